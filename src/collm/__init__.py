@@ -1,0 +1,1 @@
+"""Language-model serving that keeps learning, on one copy of the weights."""

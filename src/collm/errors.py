@@ -1,0 +1,40 @@
+"""The one tree of errors. Each carries the values that explain it; ``server`` maps them to status codes."""
+
+
+class CollmError(Exception):
+    """Anything that collm raises on purpose."""
+
+
+class ConfigError(CollmError):
+    """A configuration value is wrong: names the field, the value and what is allowed."""
+
+
+class ModelError(CollmError):
+    """A checkpoint cannot be found, read, or served by this engine."""
+
+
+class RequestError(CollmError):
+    """A request asks for something that cannot be done.
+
+    Args:
+        message: What is wrong and what is allowed.
+        param: Name of the offending request field, if one is to blame.
+        code: Short machine-readable reason, in the words of the OpenAI API where it has one.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class AdapterError(CollmError):
+    """An adapter or version is unknown, malformed, or does not fit this base model."""
+
+
+class UnknownAdapterError(AdapterError):
+    """No such adapter or version is being served; the message lists what exists."""
+
+
+class CapacityError(CollmError):
+    """A fixed resource cannot hold what was asked for, however long one waits."""

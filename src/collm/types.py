@@ -1,0 +1,152 @@
+"""Values that cross rooms: requests, token events, progress. Standard library only."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NewType
+
+RequestId = NewType("RequestId", str)
+VersionId = NewType("VersionId", str)
+"""``NAME@LABEL`` for a published adapter version, or ``BASE`` for the bare base model."""
+
+BASE = VersionId("base")
+BASE_SLOT = -1
+"""Adapter slot of tokens that use no adapter."""
+
+
+class FinishReason(StrEnum):
+    """Why a choice ended, in the words of the OpenAI API plus two of our own."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next tokens of a request are chosen."""
+
+    max_tokens: int = 16
+    """Most tokens generated per choice."""
+    min_tokens: int = 0
+    """End-of-sequence and stop tokens are not sampled before this many tokens."""
+    temperature: float = 1.0
+    """Softmax temperature; 0 takes the most likely token."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of tokens whose probability reaches this."""
+    min_p: float = 0.0
+    """Drop tokens less likely than this share of the most likely one."""
+    repetition_penalty: float = 1.0
+    """Divide (or multiply, if negative) logits of tokens in prompt or output by this."""
+    presence_penalty: float = 0.0
+    """Subtracted once from the logit of each token already in the output."""
+    frequency_penalty: float = 0.0
+    """Subtracted from a token's logit once per occurrence in the output."""
+    seed: int | None = None
+    """Makes the draws of this request repeatable; ``None`` seeds from its id."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end a choice, besides the model's own end-of-sequence tokens."""
+    ignore_eos: bool = False
+    """Go on to ``max_tokens`` whatever the model says; load generators need it."""
+    logprobs: int | None = None
+    """Report log-probabilities with this many alternatives per token; ``None`` reports none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a user asked for; never changes."""
+
+    request_id: RequestId
+    model: str
+    """The base model's id, ``NAME`` (active version) or ``NAME@LABEL`` (that very version)."""
+    prompt: tuple[int, ...]
+    """Token ids, at least one."""
+    sampling: SamplingParams
+    n: int = 1
+    """Number of choices, all served by one adapter version."""
+    arrived_at_s: float
+    """Arrival on the replica's monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The version a request is bound to from its first prefill token to its last output token."""
+
+    version: VersionId
+    slot: int
+    """Device slot that holds the version; ``BASE_SLOT`` for the bare base model."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probability of a sampled token and of the most likely alternatives."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+    """(token id, log-probability), most likely first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEvent:
+    """One step's news about one choice of a request."""
+
+    request_id: RequestId
+    choice: int
+    token_id: int | None
+    """The new token; ``None`` when the choice ended without one (abort, error)."""
+    finish_reason: FinishReason | None = None
+    """Set on the last event of a choice."""
+    version: VersionId | None = None
+    """The adapter version that serves the request; ``None`` if it never started."""
+    num_cached_tokens: int = 0
+    """Prompt tokens whose keys and values came from the prefix cache."""
+    logprobs: TokenLogprobs | None = None
+    error: Exception | None = None
+    """Why the request failed, with ``FinishReason.ERROR``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceProgress:
+    """How far one sequence is, as pacing sees it."""
+
+    arrived_at_s: float
+    num_output_tokens: int
+    """Tokens already sent; 0 while the first is still due."""
+    num_remaining_prefill: int
+    """Known tokens still to compute before the next one can be sampled; 1 while decoding."""
+    num_context_tokens: int
+    """Tokens whose keys and values are computed."""
+    last_token_at_s: float | None
+    """When the latest token was sent."""
+    is_running: bool
+    """Whether it holds KV blocks; otherwise it waits for admission."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLoad:
+    """What one step computes: the features that its time depends on."""
+
+    num_decode_tokens: int = 0
+    num_prefill_tokens: int = 0
+    num_context_tokens: int = 0
+    """Keys read by attention, summed over the step's sequences."""
+    num_adapters: int = 0
+    """Different adapter versions in the step, the base not counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionInfo:
+    """A published adapter version, as lists and dashboards show it."""
+
+    version: VersionId
+    adapter: str
+    digest: str
+    """SHA-256 over the factors' names and bytes."""
+    rank: int
+    slot: int | None
+    """Device slot while the version is loaded."""
+    num_pins: int
+    is_active: bool
+    metadata: dict[str, str] = field(default_factory=dict)
