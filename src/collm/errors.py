@@ -38,3 +38,11 @@ class UnknownAdapterError(AdapterError):
 
 class CapacityError(CollmError):
     """A fixed resource cannot hold what was asked for, however long one waits."""
+
+
+class DataError(CollmError):
+    """A trace or sample file is missing or malformed: names the file, the line and the field."""
+
+
+class QueueFullError(CollmError):
+    """Too many requests wait already; the same request may succeed later."""

@@ -122,6 +122,8 @@ class SequenceProgress:
     """When the latest token was sent."""
     is_running: bool
     """Whether it holds KV blocks; otherwise it waits for admission."""
+    first_token_at_s: float | None = None
+    """When the first token was sent, which later tokens are due after; ``None`` if not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,3 +152,15 @@ class VersionInfo:
     num_pins: int
     is_active: bool
     metadata: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """One name that a request may put in its ``model`` field."""
+
+    id: str
+    """The base model's id, ``NAME`` or ``NAME@LABEL``."""
+    version: VersionId
+    """The version that a request naming it would be bound to now."""
+    parent: str | None = None
+    """The base model's id, for an adapter or a version of one."""

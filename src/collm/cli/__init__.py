@@ -1,0 +1,1 @@
+"""The ``collm`` command: argument parsing and wiring, nothing else."""

@@ -1,0 +1,64 @@
+"""``collm serve``: one replica that serves and learns."""
+
+import json
+import logging
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from collm.cli.config_file import load_config
+from collm.cli.config_reference import config_reference, resolved_config
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(
+    epilog=(
+        "Examples: `collm serve --port 8001`, or "
+        "`collm serve --config my.yaml --set pacing.tpot_s=0.2`."
+    )
+)
+def serve(
+    config_file: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="YAML file of settings; defaults stand for the rest."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change one setting, as in scheduler.max_running=32; may come several times.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Base model: a folder, a .gguf file, a known name or a hub id."),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one.")] = None,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Print every setting with its explanation, and exit."),
+    ] = False,
+) -> None:
+    """Serve a model over the OpenAI API, and fine-tune it in the time its objectives leave over.
+
+    Settings come from --config, then --set, then the options named here. When the server is ready
+    it prints its address; any OpenAI client can use it. Ctrl-C or SIGTERM lets open answers end
+    first; a second one ends them at once.
+    """
+    if print_config:
+        typer.echo(config_reference(), nl=False)
+        return
+    named = {"model.source": model, "server.host": host, "server.port": port}
+    chosen = [f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None]
+    config = load_config(config_file, [*(overrides or []), *chosen])
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    typer.echo(
+        f"# resolved configuration (seed {config.seed})\n{resolved_config(config)}", err=True
+    )
+    # Loaded only now, so that a wrong setting is answered before torch takes its seconds.
+    import_module("collm.cli.replica_process").run_replica(config)

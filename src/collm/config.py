@@ -1,0 +1,22 @@
+"""The whole configuration of one replica: what its rooms let an operator set."""
+
+from dataclasses import dataclass, field
+
+from collm.engine.config import SchedulerConfig
+from collm.lora.config import LoraConfig
+from collm.model.config import ModelConfig
+from collm.pacing.config import PacingConfig
+from collm.server.config import ServerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollmConfig:
+    """Every setting of `collm serve`, with its default."""
+
+    seed: int = 0
+    """Makes the order of training samples and the start of new adapters repeatable."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    pacing: PacingConfig = field(default_factory=PacingConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)

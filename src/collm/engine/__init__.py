@@ -1,0 +1,1 @@
+"""Serve requests: queues, sequences, KV blocks and the runner that computes one step's plan."""

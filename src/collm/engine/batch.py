@@ -1,0 +1,115 @@
+"""From a step plan to the tensors that the decoder computes it with."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from collm.engine.plan import ScheduledSequence
+from collm.model.decoder import StepBatch
+from collm.ops.attention import AttentionPlan, PrefillSpan
+from collm.ops.lora import Segment
+from collm.types import BASE_SLOT
+
+
+class BatchBuilder:
+    """Lays out the rows of a step: decodes, then prefill chunks, each sorted by adapter slot."""
+
+    def __init__(
+        self, block_size: int, windows: Sequence[int | None], dtype: torch.dtype
+    ) -> None:
+        """Build for a model whose layers use the sliding ``windows`` and attend in ``dtype``."""
+        self._block_size = block_size
+        self._windows = set(windows)
+        self._dtype = dtype
+
+    def build(self, items: Sequence[ScheduledSequence]) -> StepBatch:
+        """Return the batch of ``items``, which must be in row order (``row_order``)."""
+        token_ids: list[int] = []
+        positions: list[int] = []
+        cache_rows: list[int] = []
+        sample_rows: list[int] = []
+        for item in items:
+            first, last = item.first_position, item.first_position + item.num_new_tokens
+            token_ids += item.sequence.token_ids[first:last]
+            positions += range(first, last)
+            cache_rows += self._cache_rows(item.sequence.block_table, first, last)
+            if item.samples:
+                sample_rows.append(len(token_ids) - 1)
+        rows = torch.tensor(cache_rows)
+        return StepBatch(
+            token_ids=torch.tensor(token_ids),
+            positions=torch.tensor(positions),
+            attention={window: self._attention(items, rows, window) for window in self._windows},
+            segments=_segments(items),
+            sample_rows=torch.tensor(sample_rows, dtype=torch.long),
+        )
+
+    def _cache_rows(self, table: list[int], first: int, last: int) -> list[int]:
+        size = self._block_size
+        return [table[p // size] * size + p % size for p in range(first, last)]
+
+    def _attention(
+        self, items: Sequence[ScheduledSequence], cache_rows: Tensor, window: int | None
+    ) -> AttentionPlan:
+        decodes = [item for item in items if item.num_new_tokens == 1]
+        blocks, mask = self._decode_tables(decodes, window)
+        spans, row = [], len(decodes)
+        for item in items[len(decodes) :]:
+            spans.append(self._span(item, row, window))
+            row += item.num_new_tokens
+        return AttentionPlan(cache_rows, len(decodes), blocks, mask, tuple(spans))
+
+    def _decode_tables(
+        self, decodes: Sequence[ScheduledSequence], window: int | None
+    ) -> tuple[Tensor, Tensor]:
+        lengths = torch.tensor([item.first_position + 1 for item in decodes], dtype=torch.long)
+        num_blocks = -(-int(lengths.max()) // self._block_size) if decodes else 0
+        tables = [item.sequence.block_table[:num_blocks] for item in decodes]
+        padded = torch.tensor(
+            [table + [0] * (num_blocks - len(table)) for table in tables], dtype=torch.long
+        )
+        keys = torch.arange(num_blocks * self._block_size)
+        mask = _additive_mask(lengths.unsqueeze(1) - 1, keys, window, self._dtype)
+        return padded, mask[:, None, None, :]
+
+    def _span(self, item: ScheduledSequence, row: int, window: int | None) -> PrefillSpan:
+        context, new = item.first_position, item.num_new_tokens
+        mask = None
+        if context or (window is not None and window < new):
+            queries = torch.arange(context, context + new).unsqueeze(1)
+            mask = _additive_mask(queries, torch.arange(context + new), window, self._dtype)
+        num_blocks = -(-(context + new) // self._block_size)
+        blocks = torch.tensor(item.sequence.block_table[:num_blocks])
+        return PrefillSpan(row, row + new, blocks, context, mask)
+
+
+def row_order(item: ScheduledSequence) -> tuple[bool, int]:
+    """Sort key of a step's rows: decodes first, then by adapter slot."""
+    assert item.sequence.binding is not None
+    return item.num_new_tokens > 1, item.sequence.binding.slot
+
+
+def _segments(items: Sequence[ScheduledSequence]) -> list[Segment]:
+    """Return the runs of rows that share an adapter; rows of the bare base have none."""
+    segments: list[Segment] = []
+    row = 0
+    for item in items:
+        assert item.sequence.binding is not None
+        slot, end = item.sequence.binding.slot, row + item.num_new_tokens
+        if segments and segments[-1][1:] == (row, slot):
+            segments[-1] = (segments[-1][0], end, slot)
+        elif slot != BASE_SLOT:
+            segments.append((row, end, slot))
+        row = end
+    return segments
+
+
+def _additive_mask(
+    queries: Tensor, keys: Tensor, window: int | None, dtype: torch.dtype
+) -> Tensor:
+    """Return 0 where the query at position [num_queries, 1] sees the key, else minus infinity."""
+    visible = keys <= queries
+    if window is not None:
+        visible &= keys > queries - window
+    return torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, -torch.inf)

@@ -1,0 +1,29 @@
+"""Configuration of the scheduler."""
+
+from dataclasses import dataclass
+
+from collm.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """How one replica fills a step."""
+
+    max_step_tokens: int = 1024
+    """Most tokens computed in one step, over all sequences."""
+    max_running: int = 64
+    """Most sequences that hold KV blocks at once; never more than ``max_step_tokens``."""
+    max_waiting: int = 1024
+    """Most sequences that wait for admission; a request beyond that is refused."""
+    enable_prefix_cache: bool = True
+    """Reuse the keys and values of a prompt's beginning that the same version has computed."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_step_tokens", "max_running", "max_waiting"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} is {value!r}; it must be an integer of at least 1")
+        if not isinstance(self.enable_prefix_cache, bool):
+            raise ConfigError(
+                f"enable_prefix_cache is {self.enable_prefix_cache!r}; it must be true or false"
+            )

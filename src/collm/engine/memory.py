@@ -1,0 +1,69 @@
+"""How much memory keys and values take."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from collm.errors import ConfigError
+from collm.model.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConfig:
+    """Memory for keys and values."""
+
+    kv_cache_mib: int = 1024
+    """Memory for the KV blocks of all sequences and of the prefix cache, in MiB."""
+    block_size: int = 16
+    """Tokens per KV block."""
+    max_model_len: int | None = None
+    """Longest prompt plus output in tokens; by default what the model allows and the blocks can hold."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("kv_cache_mib", "block_size"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ConfigError(f"memory.{name} is {value}; it must be at least 1")
+        if self.max_model_len is not None and self.max_model_len < 1:
+            raise ConfigError(f"memory.max_model_len is {self.max_model_len}; at least 1, or null")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """What the configuration comes to on a given model."""
+
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+
+
+def plan_memory(config: MemoryConfig, spec: ModelSpec, dtype: torch.dtype) -> MemoryPlan:
+    """Return the number of blocks and the context limit that the configured memory allows.
+
+    Raises:
+        ConfigError: The memory holds no block, or not the context length asked for.
+    """
+    token_bytes = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * dtype.itemsize
+    num_blocks = config.kv_cache_mib * 2**20 // (config.block_size * token_bytes)
+    capacity = num_blocks * config.block_size
+    wanted = config.max_model_len or min(spec.max_position, capacity)
+    if wanted < 1 or wanted > capacity:
+        raise ConfigError(
+            f"memory.kv_cache_mib = {config.kv_cache_mib} holds {capacity} tokens of this model; "
+            f"that is less than a context of {max(wanted, 1)}"
+        )
+    if wanted > spec.max_position:
+        raise ConfigError(
+            f"memory.max_model_len is {wanted}; this model allows up to {spec.max_position}"
+        )
+    return MemoryPlan(num_blocks=num_blocks, block_size=config.block_size, max_model_len=wanted)
+
+
+def allocate_caches(
+    plan: MemoryPlan, spec: ModelSpec, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, ...]:
+    """Return one cache per layer, [num_blocks, block_size, 2, num_kv_heads, head_dim]."""
+    shape = (plan.num_blocks, plan.block_size, 2, spec.num_kv_heads, spec.head_dim)
+    return tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(spec.num_layers))

@@ -1,0 +1,71 @@
+"""What one step computes and what came out of it: the values between scheduler and runner."""
+
+from dataclasses import dataclass, field
+
+from collm.engine.sequence import Sequence
+from collm.types import BASE_SLOT, StepLoad, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledSequence:
+    """The next ``num_new_tokens`` known tokens of a sequence, to be computed in this step."""
+
+    sequence: Sequence
+    num_new_tokens: int
+    first_position: int = field(init=False)
+    """Position of the first new token; as many tokens are computed before it."""
+    samples: bool = field(init=False)
+    """Whether the chunk catches up with the known tokens, so that a token is sampled."""
+
+    def __post_init__(self) -> None:
+        # Fixed when planned: the sequence moves on in ``Scheduler.update``, the plan does not.
+        first_position = self.sequence.num_computed_tokens
+        end = first_position + self.num_new_tokens
+        object.__setattr__(self, "first_position", first_position)
+        object.__setattr__(self, "samples", end == len(self.sequence.token_ids))
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step: decodes first, then running prefills, then new admissions."""
+
+    items: tuple[ScheduledSequence, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in the step."""
+        return sum(item.num_new_tokens for item in self.items)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compute."""
+        return not self.items
+
+    def load(self) -> StepLoad:
+        """Return the features that the step's time depends on.
+
+        A chunk of one token costs what a decode costs and is counted as one.
+        """
+        num_decode = sum(1 for item in self.items if item.num_new_tokens == 1)
+        slots = {item.sequence.binding.slot for item in self.items if item.sequence.binding}
+        return StepLoad(
+            num_decode_tokens=num_decode,
+            num_prefill_tokens=self.num_tokens - num_decode,
+            num_context_tokens=sum(i.first_position + i.num_new_tokens for i in self.items),
+            num_adapters=len(slots - {BASE_SLOT}),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """The token that a sequence goes on with."""
+
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """One token for each item of the plan that samples, in the plan's order."""
+
+    tokens: tuple[SampledToken, ...] = ()

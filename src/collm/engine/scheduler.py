@@ -1,0 +1,385 @@
+"""Decide what each step computes, and turn its tokens into events."""
+
+from bisect import insort
+from operator import attrgetter, itemgetter
+from typing import Protocol
+
+from collm.engine.blocks import BlockManager
+from collm.engine.config import SchedulerConfig
+from collm.engine.plan import SampledToken, ScheduledSequence, StepOutput, StepPlan
+from collm.engine.sequence import Order, RequestGroup, Sequence
+from collm.engine.waiting import WaitingQueue
+from collm.errors import AdapterError, CapacityError, CollmError, QueueFullError, RequestError
+from collm.types import (
+    Binding,
+    FinishReason,
+    Request,
+    RequestId,
+    SequenceProgress,
+    TokenEvent,
+)
+
+_BY_ORDER = attrgetter("order")
+_News = list[tuple[Order, TokenEvent]]
+
+
+class VersionPins(Protocol):
+    """Holds adapter versions for requests."""
+
+    def pin(self, model: str) -> Binding:
+        """Hold the version that a model name means now; ``AdapterError`` if there is none."""
+        ...
+
+    def unpin(self, binding: Binding) -> None:
+        """Let go of a version that ``pin`` returned."""
+        ...
+
+
+class PrefillLimit(Protocol):
+    """Says how much prefill may join a step, so that its decodes are not late."""
+
+    def prefill_tokens(self, num_decode_tokens: int, num_context_tokens: int) -> int:
+        """Return the most prefill tokens, at least 1, beside these decodes and their context."""
+        ...
+
+
+class Scheduler:
+    """Continuous batching with chunked prefill, prefix reuse and preemption by recompute.
+
+    Sequences have one total order: arrival, then request id, then choice. Admission follows it,
+    preemption takes its last running sequence, events of one step are sorted by it. So the first
+    unfinished sequence always makes progress, and with it every sequence in turn. A request holds
+    one version from its first admission until its last choice has let go of its blocks.
+
+    ``schedule`` and ``update`` alternate; ``add`` and ``abort`` may come at any time. What a step
+    in flight still reads (blocks, version) is released by that step's ``update``.
+
+    Args:
+        config: Limits of one step.
+        blocks: The KV pool, used by this scheduler alone.
+        pins: Where versions are held.
+        prefill_limit: Bounds the prefill of a step, besides ``max_step_tokens``.
+        eos_token_ids: The model's own end-of-sequence tokens.
+        max_model_len: Most tokens of a sequence, prompt and output; a pool that holds fewer
+            lowers it, so that a sequence which runs alone always finds its blocks.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        blocks: BlockManager,
+        pins: VersionPins,
+        prefill_limit: PrefillLimit,
+        eos_token_ids: frozenset[int],
+        max_model_len: int,
+    ) -> None:
+        self._blocks = blocks
+        self._pins = pins
+        self._prefill_limit = prefill_limit
+        self._eos_token_ids = eos_token_ids
+        self._max_model_len = max_model_len
+        self._max_len = min(max_model_len, blocks.num_blocks * blocks.block_size)
+        self._max_step_tokens = config.max_step_tokens
+        # With no more sequences than tokens in a step, every decode has its place in every step.
+        self._max_running = min(config.max_running, config.max_step_tokens)
+        self._max_waiting = config.max_waiting
+        self._groups: dict[RequestId, RequestGroup] = {}
+        self._running: list[Sequence] = []  # sorted by order
+        self._waiting = WaitingQueue()
+        self._in_flight: set[Sequence] = set()
+        self._failed_admissions: _News = []
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence runs or waits."""
+        return bool(self._running) or len(self._waiting) > 0
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold blocks and go on."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait for admission, preempted ones included."""
+        return len(self._waiting)
+
+    def progress(self) -> tuple[SequenceProgress, ...]:
+        """Return how far every sequence is: running ones first, then waiting ones, in order."""
+        running = [sequence.progress(is_running=True) for sequence in self._running]
+        return (*running, *self._waiting.progress())
+
+    def add(self, request: Request) -> list[TokenEvent]:
+        """Queue a request's choices.
+
+        Returns:
+            Nothing, or an error event per choice of a request that is refused: ``RequestError``
+            when the model cannot hold its prompt, ``CapacityError`` when this replica never can,
+            ``QueueFullError`` when too many wait.
+        """
+        assert request.request_id not in self._groups, f"{request.request_id} was added twice"
+        group = RequestGroup(request)
+        error = self._refusal(request)
+        if error is not None:
+            return [_end_event(s, FinishReason.ERROR, error) for s in group.sequences]
+        self._groups[request.request_id] = group
+        for sequence in group.sequences:
+            self._waiting.push(sequence)
+        return []
+
+    def abort(self, request_id: RequestId) -> list[TokenEvent]:
+        """End a request's live choices; an unknown or ended request has none."""
+        group = self._groups.get(request_id)
+        return [] if group is None else _in_order(self._end_group(group, FinishReason.ABORT))
+
+    def schedule(self, now_s: float) -> StepPlan:
+        """Choose the next step's work: decodes, then running prefills, then waiting sequences.
+
+        Preempts the latest arrivals when decodes need their blocks; nobody is admitted then.
+        Requests whose version is gone end here, their events leave with the next ``update``.
+        """
+        assert not self._in_flight, "the last plan was not updated"
+        num_running = len(self._running)
+        items = self._schedule_decodes()
+        has_preempted = len(self._running) < num_running
+        prefills = [sequence for sequence in self._running if sequence.is_prefilling]
+        if prefills or (len(self._waiting) and not has_preempted):
+            num_context = sum(item.first_position + 1 for item in items)
+            limit = self._prefill_limit.prefill_tokens(len(items), num_context)
+            budget = min(max(limit, 1), self._max_step_tokens - len(items))
+            budget = self._schedule_prefills(prefills, items, budget)
+            if not has_preempted:
+                self._admit(items, budget, now_s)
+        self._in_flight = {item.sequence for item in items}
+        return StepPlan(tuple(items))
+
+    def update(self, plan: StepPlan, output: StepOutput, now_s: float) -> list[TokenEvent]:
+        """Take in what a step computed.
+
+        Args:
+            plan: What ``schedule`` returned last.
+            output: The runner's tokens for it.
+            now_s: When the tokens are there.
+
+        Returns:
+            One event per new token, and those of failed admissions, in the order of sequences.
+            Sequences that were aborted meanwhile have none.
+        """
+        self._in_flight.clear()
+        news, self._failed_admissions = self._failed_admissions, []
+        tokens = iter(output.tokens)
+        for item in plan.items:
+            token = next(tokens) if item.samples else None
+            if item.sequence.is_finished:
+                self._release(item.sequence)
+                continue
+            self._advance(item)
+            if token is not None:
+                news.append((item.sequence.order, self._append(item.sequence, token, now_s)))
+        assert next(tokens, None) is None, "more tokens than the plan samples"
+        return _in_order(news)
+
+    def fail(self, plan: StepPlan, error: Exception) -> list[TokenEvent]:
+        """End every request of a step that could not be computed; takes the place of ``update``."""
+        self._in_flight.clear()
+        news, self._failed_admissions = self._failed_admissions, []
+        sequences = [item.sequence for item in plan.items]
+        live_ids = {s.request.request_id for s in sequences if not s.is_finished}
+        for sequence in sequences:
+            if sequence.is_finished:
+                self._release(sequence)
+        for request_id in live_ids:
+            news += self._end_group(self._groups[request_id], FinishReason.ERROR, error)
+        return _in_order(news)
+
+    def check(self) -> None:
+        """Assert what only a bug could break, about blocks above all; cheap enough when idle."""
+        ended_in_flight = [sequence for sequence in self._in_flight if sequence.is_finished]
+        self._blocks.check([*self._running, *ended_in_flight])
+        assert len(self._running) <= self._max_running
+        assert self._running == sorted(self._running, key=_BY_ORDER)
+        for sequence in self._running:
+            assert sequence.num_remaining >= 1, f"{sequence.order} has nothing to compute"
+            assert sequence.binding is not None
+        live = [s for group in self._groups.values() for s in group.sequences if not s.is_finished]
+        assert len(live) == len(self._running) + len(self._waiting), "a sequence is lost"
+
+    def _refusal(self, request: Request) -> CollmError | None:
+        num_tokens = len(request.prompt)
+        if not 0 < num_tokens < self._max_model_len:
+            return RequestError(
+                f"the prompt has {num_tokens} tokens; allowed are 1 to {self._max_model_len - 1},"
+                f" as prompt and output together have at most {self._max_model_len}",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        if num_tokens >= self._max_len:
+            return CapacityError(
+                f"the prompt has {num_tokens} tokens; this replica's KV pool allows at most"
+                f" {self._max_len - 1}"
+            )
+        if request.n > self._max_waiting:
+            return CapacityError(
+                f"n is {request.n}; this replica queues at most {self._max_waiting}"
+            )
+        if len(self._waiting) + request.n > self._max_waiting:
+            return QueueFullError(
+                f"{len(self._waiting)} sequences wait, of at most {self._max_waiting}; try later"
+            )
+        return None
+
+    def _schedule_decodes(self) -> list[ScheduledSequence]:
+        """Plan every running sequence that lacks one token, making room by preemption."""
+        items: list[ScheduledSequence] = []
+        for sequence in self._running:  # preemption only shortens the end of this list
+            if sequence.is_prefilling:
+                continue
+            while not self._blocks.try_allocate(sequence, 1):
+                victim = self._running.pop()
+                self._preempt(victim)
+                if victim is sequence:
+                    return items
+            items.append(ScheduledSequence(sequence, 1))
+        return items
+
+    def _schedule_prefills(
+        self, prefills: list[Sequence], items: list[ScheduledSequence], budget: int
+    ) -> int:
+        """Plan chunks of admitted sequences, which have their blocks; return the budget left."""
+        for sequence in prefills:
+            if budget == 0:
+                break
+            chunk = min(sequence.num_remaining, budget)
+            items.append(ScheduledSequence(sequence, chunk))
+            budget -= chunk
+        return budget
+
+    def _admit(self, items: list[ScheduledSequence], budget: int, now_s: float) -> None:
+        """Move waiting sequences to running, in order, until tokens, blocks or places run out."""
+        index = 0
+        while budget > 0 and index < len(self._waiting) and len(self._running) < self._max_running:
+            sequence = self._waiting[index]
+            group = self._groups[sequence.request.request_id]
+            if not group.is_ready(sequence):
+                index += 1  # its first choice is still computing the prompt: let others pass
+                continue
+            try:
+                is_admitted = self._try_admit(group, sequence)
+            except AdapterError as error:
+                self._failed_admissions += self._end_group(group, FinishReason.ERROR, error)
+                continue
+            if not is_admitted:
+                return
+            if sequence.admitted_at_s is None:
+                sequence.admitted_at_s = now_s
+                sequence.num_cached_tokens = sequence.num_computed_tokens
+            chunk = min(sequence.num_remaining, budget)
+            items.append(ScheduledSequence(sequence, chunk))
+            budget -= chunk
+
+    def _try_admit(self, group: RequestGroup, sequence: Sequence) -> bool:
+        """Pin the request if this is its first admission, and take blocks; undo both if too few."""
+        is_first = group.binding is None
+        if is_first:
+            group.bind(self._pins.pin(group.request.model))
+        # A spare block for each running sequence: they would soon preempt the newcomer otherwise.
+        if not self._blocks.try_admit(sequence, num_spare=len(self._running)):
+            if is_first:
+                self._unpin(group)
+                group.bind(None)
+            return False
+        self._waiting.remove(sequence)
+        insort(self._running, sequence, key=_BY_ORDER)
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._blocks.free(sequence)
+        sequence.num_preemptions += 1
+        self._waiting.push(sequence)
+
+    def _advance(self, item: ScheduledSequence) -> None:
+        sequence = item.sequence
+        sequence.num_computed_tokens += item.num_new_tokens
+        self._blocks.commit(sequence)
+        if item.samples and sequence.choice == 0:
+            self._groups[sequence.request.request_id].has_computed_prompt = True
+
+    def _append(self, sequence: Sequence, token: SampledToken, now_s: float) -> TokenEvent:
+        sequence.token_ids.append(token.token_id)
+        if sequence.first_token_at_s is None:
+            sequence.first_token_at_s = now_s
+        sequence.last_token_at_s = now_s
+        reason = self._finish_reason(sequence, token.token_id)
+        if reason is not None:
+            self._finish(sequence)
+        return TokenEvent(
+            request_id=sequence.request.request_id,
+            choice=sequence.choice,
+            token_id=token.token_id,
+            finish_reason=reason,
+            version=sequence.binding.version if sequence.binding else None,
+            num_cached_tokens=sequence.num_cached_tokens,
+            logprobs=token.logprobs,
+        )
+
+    def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
+        sampling = sequence.request.sampling
+        num_output = sequence.num_output_tokens
+        is_stop = token_id in sampling.stop_token_ids or (
+            token_id in self._eos_token_ids and not sampling.ignore_eos
+        )
+        if is_stop and num_output >= sampling.min_tokens:
+            return FinishReason.STOP
+        if num_output >= sampling.max_tokens or len(sequence.token_ids) >= self._max_len:
+            return FinishReason.LENGTH
+        return None
+
+    def _end_group(
+        self, group: RequestGroup, reason: FinishReason, error: Exception | None = None
+    ) -> _News:
+        live = [sequence for sequence in group.sequences if not sequence.is_finished]
+        news = [(sequence.order, _end_event(sequence, reason, error)) for sequence in live]
+        for sequence in live:
+            self._finish(sequence)
+        return news
+
+    def _finish(self, sequence: Sequence) -> None:
+        """Take an ended sequence out; a step in flight still reads its blocks until ``update``."""
+        sequence.is_finished = True
+        if sequence.block_table:
+            self._running.remove(sequence)
+        else:
+            self._waiting.remove(sequence)
+        if sequence not in self._in_flight:
+            self._release(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        self._blocks.free(sequence)
+        group = self._groups[sequence.request.request_id]
+        if group.release_one():
+            del self._groups[group.request.request_id]
+            if group.binding is not None:
+                self._unpin(group)
+
+    def _unpin(self, group: RequestGroup) -> None:
+        assert group.binding is not None
+        self._pins.unpin(group.binding)
+        group.binding = None
+
+
+def _end_event(
+    sequence: Sequence, reason: FinishReason, error: Exception | None = None
+) -> TokenEvent:
+    return TokenEvent(
+        request_id=sequence.request.request_id,
+        choice=sequence.choice,
+        token_id=None,
+        finish_reason=reason,
+        version=sequence.binding.version if sequence.binding else None,
+        num_cached_tokens=sequence.num_cached_tokens,
+        error=error,
+    )
+
+
+def _in_order(news: _News) -> list[TokenEvent]:
+    return [event for _, event in sorted(news, key=itemgetter(0))]

@@ -1,0 +1,1 @@
+"""Adapters: files, flat states, device slots, versions and pins, active and shadow copies."""

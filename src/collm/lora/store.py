@@ -1,0 +1,251 @@
+"""Versions of adapters on the device: names, slots, pins; promotion is one assignment.
+
+A version takes a slot when it is staged and gives it back when it is neither active, nor held for
+rollback, nor pinned by a request. Its cached keys and values are evicted before the slot is free.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from collm.errors import AdapterError, UnknownAdapterError
+from collm.lora.bank import AdapterBank
+from collm.lora.state import AdapterState
+from collm.types import BASE, BASE_SLOT, Binding, VersionId, VersionInfo
+
+
+def version_id(adapter: str, label: str) -> VersionId:
+    """Return ``NAME@LABEL``."""
+    return VersionId(f"{adapter}@{label}")
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """A version that occupies a slot."""
+
+    adapter: str
+    slot: int
+    state: AdapterState
+    metadata: dict[str, str]
+    num_pins: int = 0
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.digest = self.state.digest()
+
+
+class AdapterStore:
+    """Owner of every loaded version; used by the step loop's thread alone."""
+
+    def __init__(
+        self, bank: AdapterBank, base_model: str, on_freed: Callable[[VersionId], None]
+    ) -> None:
+        """Serve versions out of ``bank``.
+
+        Args:
+            bank: Device memory of the slots.
+            base_model: Name by which users ask for the bare base model.
+            on_freed: Called with a version about to lose its slot; must drop its cached blocks.
+        """
+        self._bank = bank
+        self._base_model = base_model
+        self._on_freed = on_freed
+        self._free_slots = list(reversed(range(bank.num_slots)))
+        self._loaded: dict[VersionId, _Loaded] = {}
+        self._active: dict[str, VersionId] = {}
+        self._held: dict[str, VersionId] = {}
+        self._staged: dict[str, VersionId] = {}
+
+    # Requests
+
+    def pin(self, model: str) -> Binding:
+        """Bind a request to what ``model`` names now, until ``unpin``.
+
+        Raises:
+            UnknownAdapterError: No such adapter or version is loaded.
+        """
+        version = self.resolve(model)
+        if version == BASE:
+            return Binding(BASE, BASE_SLOT)
+        loaded = self._loaded[version]
+        loaded.num_pins += 1
+        return Binding(version, loaded.slot)
+
+    def unpin(self, binding: Binding) -> None:
+        """End a binding; the last one of a version nobody needs any more frees its slot."""
+        if binding.version == BASE:
+            return
+        loaded = self._loaded[binding.version]
+        assert loaded.num_pins > 0, binding
+        loaded.num_pins -= 1
+        self._free_if_unused(binding.version)
+
+    def resolve(self, model: str) -> VersionId:
+        """Return the version that ``model`` (base id, ``NAME`` or ``NAME@LABEL``) names now."""
+        if model == self._base_model:
+            return BASE
+        version = self._active.get(model, VersionId(model))
+        if version not in self._loaded or self._staged.get(self._loaded[version].adapter) == version:
+            raise UnknownAdapterError(
+                f"model {model!r} does not exist; available: {', '.join(self.names())}"
+            )
+        return version
+
+    def names(self) -> tuple[str, ...]:
+        """Return everything ``resolve`` accepts: the base, adapters, then their loaded versions."""
+        staged = set(self._staged.values())
+        versions = sorted(version for version in self._loaded if version not in staged)
+        return (self._base_model, *sorted(self._active), *versions)
+
+    # Versions
+
+    def check(self, adapter: str, state: AdapterState) -> None:
+        """Raise ``AdapterError`` unless ``state`` can be served here as a version of ``adapter``."""
+        if not adapter or "@" in adapter or adapter == self._base_model:
+            raise AdapterError(
+                f"adapter name {adapter!r} is not allowed: it must not be empty, contain '@', "
+                f"or equal the base model's name {self._base_model!r}"
+            )
+        if state.layout.targets != self._bank.layout.targets:
+            raise AdapterError(f"adapter {adapter!r} was made for a model of other shapes")
+        if state.layout.rank > self._bank.layout.rank:
+            raise AdapterError(
+                f"adapter {adapter!r} has rank {state.layout.rank}; lora.max_rank allows up to "
+                f"{self._bank.layout.rank}"
+            )
+        state.check_finite()
+
+    def try_stage(
+        self,
+        adapter: str,
+        version: VersionId,
+        state: AdapterState,
+        metadata: dict[str, str] | None = None,
+    ) -> bool:
+        """Copy ``state`` into a free slot, to be promoted; return ``False`` when none is free.
+
+        A version staged before and not yet promoted gives way to this one.
+
+        Raises:
+            AdapterError: The state cannot be served here, or the version exists with other content.
+        """
+        self.check(adapter, state)
+        known = self._loaded.get(version)
+        if known is not None:
+            if known.digest != state.digest():
+                raise AdapterError(f"version {version} exists already with other content")
+            return True
+        self._unstage(adapter)
+        if not self._free_slots:
+            return False
+        slot = self._free_slots.pop()
+        self._bank.load(slot, state)
+        self._loaded[version] = _Loaded(adapter, slot, state, metadata or {})
+        self._staged[adapter] = version
+        return True
+
+    def promote(self, version: VersionId) -> None:
+        """Make a loaded version the one that new requests to its adapter bind to.
+
+        The version active before is held for rollback; one held before that may be freed.
+
+        Raises:
+            UnknownAdapterError: The version is not loaded.
+        """
+        loaded = self._known(version)
+        adapter = loaded.adapter
+        previous = self._active.get(adapter)
+        if previous == version:
+            return
+        self._active[adapter] = version
+        if self._staged.get(adapter) == version:
+            del self._staged[adapter]
+        dropped = self._held.pop(adapter, None)
+        if previous is not None:
+            self._held[adapter] = previous
+        if dropped is not None:
+            self._free_if_unused(dropped)
+
+    def rollback(self, adapter: str) -> VersionId:
+        """Make the version that was active before the last promotion active again; return it.
+
+        Raises:
+            UnknownAdapterError: There is no such adapter, or nothing is held for it.
+        """
+        held = self._held.pop(adapter, None)
+        if held is None:
+            raise UnknownAdapterError(
+                f"adapter {adapter!r} has no earlier version to roll back to; "
+                f"available: {', '.join(self.names())}"
+            )
+        bad = self._active[adapter]
+        self._active[adapter] = held
+        self._free_if_unused(bad)
+        return held
+
+    def unload(self, adapter: str) -> None:
+        """Stop serving an adapter; running requests keep their version to their end."""
+        if adapter not in self._active:
+            raise UnknownAdapterError(
+                f"adapter {adapter!r} is not loaded; available: {', '.join(self.names())}"
+            )
+        self._unstage(adapter)
+        released = (self._active.pop(adapter), self._held.pop(adapter, None))
+        for version in released:
+            if version is not None:
+                self._free_if_unused(version)
+
+    def active(self, adapter: str) -> VersionId | None:
+        """Return the adapter's active version, if it has one."""
+        return self._active.get(adapter)
+
+    def state(self, version: VersionId) -> AdapterState:
+        """Return a loaded version's parameters; raises ``UnknownAdapterError``."""
+        return self._known(version).state
+
+    def infos(self) -> tuple[VersionInfo, ...]:
+        """Return every loaded version, by name."""
+        return tuple(
+            VersionInfo(
+                version=version,
+                adapter=loaded.adapter,
+                digest=loaded.digest,
+                rank=loaded.state.layout.rank,
+                slot=loaded.slot,
+                num_pins=loaded.num_pins,
+                is_active=self._active.get(loaded.adapter) == version,
+                metadata=loaded.metadata,
+            )
+            for version, loaded in sorted(self._loaded.items())
+        )
+
+    @property
+    def num_free_slots(self) -> int:
+        """Slots that hold no version."""
+        return len(self._free_slots)
+
+    def _known(self, version: VersionId) -> _Loaded:
+        try:
+            return self._loaded[version]
+        except KeyError:
+            raise UnknownAdapterError(
+                f"version {version!r} is not loaded; available: {', '.join(self.names())}"
+            ) from None
+
+    def _unstage(self, adapter: str) -> None:
+        staged = self._staged.pop(adapter, None)
+        if staged is not None:
+            self._free_if_unused(staged)
+
+    def _free_if_unused(self, version: VersionId) -> None:
+        loaded = self._loaded[version]
+        adapter = loaded.adapter
+        in_use = version in (
+            self._active.get(adapter),
+            self._held.get(adapter),
+            self._staged.get(adapter),
+        )
+        if in_use or loaded.num_pins:
+            return
+        self._on_freed(version)
+        del self._loaded[version]
+        self._free_slots.append(loaded.slot)

@@ -1,0 +1,1 @@
+"""The base model: architecture description, checkpoint loading, tokenizer, forward pass."""

@@ -1,0 +1,92 @@
+"""The decoder as serving runs it: one step's tokens in, logits of the rows that sample out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from collm.model.layers import Project, Target, attention_half, mlp_half, rms_norm
+from collm.model.rope import inverse_frequencies
+from collm.model.spec import ModelSpec
+from collm.model.weights import DecoderWeights, LayerWeights
+from collm.ops.attention import AttentionPlan, paged_attention, write_kv_
+from collm.ops.lora import Segment, add_lora_
+from collm.ops.rotary import RotaryTable
+
+
+class AdapterFactors(Protocol):
+    """Where the factors of every loaded adapter version lie."""
+
+    def factors(self, layer: int, target: Target) -> tuple[Tensor, Tensor]:
+        """Return A [num_slots, rank, in_features] and Bᵀ [num_slots, rank, out_features]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBatch:
+    """One step's tokens, flattened: no padding, no batch dimension."""
+
+    token_ids: Tensor
+    """[num_tokens]"""
+    positions: Tensor
+    """[num_tokens]"""
+    attention: Mapping[int | None, AttentionPlan]
+    """One plan for each sliding-window width that the model uses; ``None`` is full attention."""
+    segments: Sequence[Segment]
+    """Runs of rows that share an adapter slot."""
+    sample_rows: Tensor
+    """Rows [num_samples] whose next token is wanted."""
+
+
+class Decoder:
+    """A decoder-only transformer over frozen weights."""
+
+    def __init__(self, spec: ModelSpec, weights: DecoderWeights, max_model_len: int) -> None:
+        """Serve ``weights`` for sequences of up to ``max_model_len`` tokens."""
+        self.spec = spec
+        self.weights = weights
+        inv_freq, scaling = inverse_frequencies(spec.rope, spec.head_dim)
+        self.rotary = RotaryTable(inv_freq, scaling, max_model_len, weights.embedding.dtype)
+
+    @torch.inference_mode()
+    def forward(
+        self, batch: StepBatch, caches: Sequence[Tensor], adapters: AdapterFactors
+    ) -> Tensor:
+        """Write the step's keys and values to ``caches`` and return float logits [num_samples, vocab]."""
+        x = self.weights.embedding.index_select(0, batch.token_ids)
+        rotation = self.rotary.rows(batch.positions)
+        for index, layer in enumerate(self.weights.layers):
+            project = _serving_projection(layer, index, batch.segments, adapters)
+            cache = caches[index]
+            plan = batch.attention[self.spec.sliding_windows[index]]
+
+            def attend(
+                q: Tensor, kv: Tensor, cache: Tensor = cache, plan: AttentionPlan = plan
+            ) -> Tensor:
+                write_kv_(cache, kv, plan.cache_rows)
+                return paged_attention(q, kv, cache, plan)
+
+            x = attention_half(x, layer, self.spec, rotation, project, attend)
+            x = mlp_half(x, layer, self.spec, project)
+        return self.logits(x.index_select(0, batch.sample_rows))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return float logits [num_rows, vocab_size] of final hidden states [num_rows, hidden_size]."""
+        normed = rms_norm(hidden, self.weights.final_norm, self.spec.rms_norm_eps)
+        return self.weights.head.forward(normed).float()
+
+
+def _serving_projection(
+    layer: LayerWeights, index: int, segments: Sequence[Segment], adapters: AdapterFactors
+) -> Project:
+    """Return the layer's linears with the step's adapters added, unmerged."""
+
+    def project(target: Target, x: Tensor) -> Tensor:
+        y: Tensor = getattr(layer, target).forward(x)
+        if segments:
+            add_lora_(y, x, segments, *adapters.factors(index, target))
+        return y
+
+    return project

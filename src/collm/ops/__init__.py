@@ -1,0 +1,1 @@
+"""Tensor kernels, each with a plain torch reference: linears, attention, rotary embedding, LoRA, sampling."""

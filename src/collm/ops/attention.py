@@ -1,0 +1,95 @@
+"""Attention for serving, over paged keys and values.
+
+Cache of one layer: [num_blocks, block_size, 2, num_kv_heads, head_dim], keys at index 0 of the third
+dimension and values at 1, so that one gather brings both.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillSpan:
+    """Rows of one sequence's chunk in the step's batch."""
+
+    start: int
+    stop: int
+    blocks: Tensor
+    """Block ids [num_blocks_used] that hold the sequence's keys, this chunk's included."""
+    num_context: int
+    """Tokens computed before this chunk."""
+    mask: Tensor | None
+    """Additive mask [num_rows, num_context + num_rows]; ``None``: plain causal, no context."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """Where a step's rows find their keys: decode rows first, then one span per prefilling sequence."""
+
+    cache_rows: Tensor
+    """Flat cache row [num_tokens] that each new key and value is written to."""
+    num_decode: int
+    decode_blocks: Tensor
+    """Block ids [num_decode, max_blocks], padded with block 0."""
+    decode_mask: Tensor
+    """Additive mask [num_decode, 1, 1, max_blocks * block_size]."""
+    spans: tuple[PrefillSpan, ...]
+
+
+def write_kv_(cache: Tensor, kv: Tensor, cache_rows: Tensor) -> None:
+    """Write ``kv`` [num_tokens, 2, num_kv_heads, head_dim] to rows of one layer's cache, in place."""
+    cache.view(-1, *kv.shape[1:]).index_copy_(0, cache_rows, kv)
+
+
+def paged_attention(q: Tensor, kv: Tensor, cache: Tensor, plan: AttentionPlan) -> Tensor:
+    """Return attention outputs [num_tokens, num_heads * head_dim].
+
+    Args:
+        q: Rotated queries [num_tokens, num_heads, head_dim].
+        kv: This step's rotated keys and values [num_tokens, 2, num_kv_heads, head_dim], already
+            written to ``cache``.
+        cache: One layer's cache.
+        plan: Rows, blocks and masks of the step.
+    """
+    num_tokens, num_heads, head_dim = q.shape
+    parts = []
+    if plan.num_decode:
+        parts.append(_decode(q[: plan.num_decode], cache, plan))
+    parts += [_prefill(q, kv, cache, span) for span in plan.spans]
+    out = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return out.view(num_tokens, num_heads * head_dim)
+
+
+def _decode(q: Tensor, cache: Tensor, plan: AttentionPlan) -> Tensor:
+    """Attend one query row per sequence; heads that share a key head become its query rows."""
+    num_rows, num_heads, head_dim = q.shape
+    num_kv_heads = cache.shape[3]
+    kv = cache.index_select(0, plan.decode_blocks.view(-1))
+    kv = kv.view(num_rows, -1, 2, num_kv_heads, head_dim).permute(2, 0, 3, 1, 4)
+    grouped = q.view(num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    out = functional.scaled_dot_product_attention(
+        grouped, kv[0], kv[1], attn_mask=plan.decode_mask
+    )
+    return out.reshape(num_rows, num_heads, head_dim)
+
+
+def _prefill(q: Tensor, kv: Tensor, cache: Tensor, span: PrefillSpan) -> Tensor:
+    """Attend one sequence's chunk to its context and, causally, to itself."""
+    rows = slice(span.start, span.stop)
+    if span.mask is None:
+        keys = kv[rows]
+    else:
+        num_keys = span.num_context + span.stop - span.start
+        keys = cache.index_select(0, span.blocks).flatten(0, 1)[:num_keys]
+    out = functional.scaled_dot_product_attention(
+        q[rows].transpose(0, 1).unsqueeze(0),
+        keys[:, 0].transpose(0, 1).unsqueeze(0),
+        keys[:, 1].transpose(0, 1).unsqueeze(0),
+        attn_mask=span.mask,
+        is_causal=span.mask is None,
+        enable_gqa=True,
+    )
+    return out.squeeze(0).transpose(0, 1)

@@ -1,0 +1,91 @@
+"""Frozen linear layers: weights written once, read by serving and by training."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class FrozenLinear(Protocol):
+    """``y = x Wᵀ + b`` with weights that never change and take no gradient."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes held by the weights."""
+        ...
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a new tensor [num_tokens, out_features] for ``x`` [num_tokens, in_features]."""
+        ...
+
+    def input_grad(self, dy: Tensor) -> Tensor:
+        """Return ``dy W`` [num_tokens, in_features] for ``dy`` [num_tokens, out_features]."""
+        ...
+
+
+class DenseLinear:
+    """Weights as torch lays them out; the reference for every other kind."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Hold ``weight`` [out_features, in_features] and ``bias`` [out_features]."""
+        self._weight = weight
+        self._bias = bias
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes held by the weights."""
+        return self._weight.numel() * self._weight.element_size()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x Wᵀ + b``."""
+        return functional.linear(x, self._weight, self._bias)
+
+    def input_grad(self, dy: Tensor) -> Tensor:
+        """Return ``dy W``."""
+        return dy @ self._weight
+
+
+class PackedLinear:
+    """Weights in oneDNN's blocked layout: twice as fast as plain ones on few rows.
+
+    The plain layout is not kept. The input gradient unpacks the layer for the duration of the call,
+    which costs a few hundred microseconds against the tens of milliseconds of a training quantum.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Pack ``weight`` [out_features, in_features], bfloat16 on a CPU; keep ``bias`` as it is."""
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
+        self._num_bytes = weight.numel() * weight.element_size()
+        self._bias = bias
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes held by the weights."""
+        return self._num_bytes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x Wᵀ + b``."""
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+        return y
+
+    def input_grad(self, dy: Tensor) -> Tensor:
+        """Return ``dy W``."""
+        return dy @ self._packed.to_dense()
+
+
+def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
+    """Return whether this torch build and CPU run packed bfloat16 linears natively."""
+    return (
+        device.type == "cpu"
+        and dtype == torch.bfloat16
+        and torch.backends.mkldnn.is_available()
+        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
+
+
+def freeze_linear(weight: Tensor, bias: Tensor | None = None) -> FrozenLinear:
+    """Return the fastest frozen linear for the weight's dtype and device."""
+    if can_pack(weight.dtype, weight.device):
+        return PackedLinear(weight, bias)
+    return DenseLinear(weight, bias)

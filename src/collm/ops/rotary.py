@@ -1,0 +1,35 @@
+"""Rotary position embedding, half-split layout (as Llama and its relatives use it)."""
+
+import torch
+from torch import Tensor
+
+
+class RotaryTable:
+    """Cosines and signed sines of every position, so that a rotation is three cheap operations.
+
+    Rotating ``x`` by half its width and multiplying by a sine whose first half is negative equals the
+    usual ``cat(-x2, x1) * sin``.
+
+    Source: RoFormer, arXiv 2104.09864, section 3.4.2.
+    """
+
+    def __init__(
+        self, inv_freq: Tensor, scaling: float, max_position: int, dtype: torch.dtype
+    ) -> None:
+        """Tabulate ``inv_freq`` [head_dim / 2] for ``max_position`` positions in ``dtype``."""
+        angles = torch.outer(torch.arange(max_position, dtype=torch.float32), inv_freq.float())
+        cos, sin = angles.cos() * scaling, angles.sin() * scaling
+        self._cos = torch.cat((cos, cos), dim=-1).to(dtype)
+        self._sin = torch.cat((-sin, sin), dim=-1).to(dtype)
+
+    def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (cos, sin), each [num_tokens, 1, head_dim], for ``positions`` [num_tokens]."""
+        return (
+            self._cos.index_select(0, positions).unsqueeze(1),
+            self._sin.index_select(0, positions).unsqueeze(1),
+        )
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return ``x`` [num_tokens, num_heads, head_dim] rotated by rows of a ``RotaryTable``."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)

@@ -1,0 +1,1 @@
+"""What fits when: quanta, cost models, deadlines, budgets. Plain Python, no tensors."""

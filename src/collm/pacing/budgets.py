@@ -1,0 +1,184 @@
+"""Whether the next quantum may run before the next step."""
+
+import math
+from typing import Protocol
+
+from collm.pacing.config import Objectives, PacingConfig
+from collm.pacing.cost import QuantumCostModel
+from collm.pacing.credit import Credit
+from collm.pacing.deadlines import IDLE, PrefillLimit, StepCost, look_ahead
+from collm.pacing.quanta import Quantum
+from collm.types import SequenceProgress
+
+_PROBE_AFTER_S = 1.0
+"""How long an unbelievable bound may keep training from measuring itself again."""
+
+
+class Inbox(Protocol):
+    """What has come for the step loop while it worked."""
+
+    def has_messages(self) -> bool:
+        """Whether a message waits."""
+        ...
+
+
+class Budget(Protocol):
+    """Decides between two steps which quanta may run."""
+
+    def begin(
+        self, progress: tuple[SequenceProgress, ...], now_s: float, num_adapters: int = 0
+    ) -> None:
+        """Start a pause: call after a step's tokens were published, or when there was no step."""
+        ...
+
+    def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
+        """Whether this quantum may run now; changes nothing."""
+        ...
+
+    def spent(self, quantum: Quantum, seconds: float, now_s: float) -> None:
+        """Account for a quantum that just ended, and learn its cost."""
+        ...
+
+
+class ObjectiveBudget:
+    """Spends slack up to the objectives: as many quanta as no reachable deadline notices.
+
+    A quantum runs if its upper bound fits in the slack, and if the gap since the latest token of
+    any decoding sequence, with the quantum and the next step, stays within ``objectives.gap_s``.
+    With nothing to serve, every quantum runs. While a message waits, none does. While prefill is
+    due, at most one runs: the prefill has to be computed all the same, so putting it off gains no
+    training time, and it would be in the way of the requests that come next.
+
+    Credit pays for quanta that slack does not cover: any number within the gap rule, and one
+    per pause even when the next step alone breaks that rule, or else the guarantee were none.
+
+    All quanta are cut for ``max_quantum_s``, so a longer bound was learned on a bad day. When no
+    quantum has run for a second, such a one counts as ``max_quantum_s``: measuring again corrects
+    a stale bound, where refusing forever would keep it.
+
+    Args:
+        objectives: What deadlines are made from.
+        step_cost: Bounds on step times.
+        quantum_cost: Bounds on quantum times; ``spent`` feeds it.
+        prefill_limit: What the scheduler fills steps by.
+        credit: Guaranteed time; this budget accrues and charges it.
+        max_quantum_s: Time for which quanta are cut.
+    """
+
+    def __init__(
+        self,
+        objectives: Objectives,
+        step_cost: StepCost,
+        quantum_cost: QuantumCostModel,
+        *,
+        prefill_limit: PrefillLimit | None,
+        credit: Credit,
+        max_quantum_s: float,
+    ) -> None:
+        self._objectives = objectives
+        self._step_cost = step_cost
+        self._quantum_cost = quantum_cost
+        self._prefill_limit = prefill_limit
+        self._credit = credit
+        self._max_quantum_s = max_quantum_s
+        self._is_idle = True
+        self._slack_ends_s = math.inf
+        self._gap_ends_s = math.inf
+        self._now_s = 0.0
+        self._last_ran_at_s = -math.inf
+        self._num_ran = 0
+        self._has_prefill = False
+
+    def begin(
+        self, progress: tuple[SequenceProgress, ...], now_s: float, num_adapters: int = 0
+    ) -> None:
+        """Start a pause: call after a step's tokens were published, or when there was no step.
+
+        Args:
+            progress: Every running and waiting sequence.
+            now_s: The present.
+            num_adapters: Different adapter versions that the next step will serve.
+        """
+        self._credit.accrue(now_s)
+        self._now_s = now_s
+        self._num_ran = 0
+        outlook = IDLE
+        if progress:
+            outlook = look_ahead(
+                progress,
+                self._objectives,
+                self._step_cost,
+                now_s,
+                self._prefill_limit,
+                num_adapters,
+            )
+        self._is_idle = outlook.is_idle
+        self._has_prefill = outlook.has_prefill
+        self._slack_ends_s = now_s + outlook.slack_s
+        self._gap_ends_s = outlook.oldest_token_at_s + self._objectives.gap_s - outlook.next_step_s
+
+    def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
+        """Whether this quantum may run now; changes nothing."""
+        if inbox.has_messages():
+            return False
+        return self._is_idle or self._is_free(quantum) or self._is_paid(quantum)
+
+    def spent(self, quantum: Quantum, seconds: float, now_s: float) -> None:
+        """Account for a quantum that ended at ``now_s``, and teach the cost model its time."""
+        if not self._is_idle and not self._is_free(quantum):
+            self._credit.charge(seconds)
+        self._quantum_cost.observe(quantum, seconds)
+        self._credit.accrue(now_s)
+        self._now_s = self._last_ran_at_s = now_s
+        self._num_ran += 1
+
+    def _is_free(self, quantum: Quantum) -> bool:
+        """Whether serving does not notice the quantum."""
+        if self._has_prefill and self._num_ran > 0:
+            return False
+        ends_s = self._now_s + self._bound_s(quantum)
+        return ends_s <= self._slack_ends_s and ends_s <= self._gap_ends_s
+
+    def _is_paid(self, quantum: Quantum) -> bool:
+        """Whether credit covers the quantum."""
+        bound_s = self._bound_s(quantum)
+        keeps_gap = self._now_s + bound_s <= self._gap_ends_s
+        return self._credit.covers(bound_s) and (keeps_gap or self._num_ran == 0)
+
+    def _bound_s(self, quantum: Quantum) -> float:
+        bound_s = self._quantum_cost.upper_s(quantum)
+        if self._now_s - self._last_ran_at_s >= _PROBE_AFTER_S:
+            return min(bound_s, self._max_quantum_s)
+        return bound_s
+
+
+class LatencyBudget(ObjectiveBudget):
+    """Keeps tokens fast: at most one quantum between two steps while anything is served.
+
+    Whoever chooses it wants tokens about as fast as without training, not merely within the
+    objectives: a token waits for one quantum at most, however much slack there is. That one must
+    still fit in the slack, for the tighter mode should not miss what the looser one meets. More
+    run only when nothing runs or waits, or on credit.
+    """
+
+    def _is_free(self, quantum: Quantum) -> bool:
+        return self._num_ran == 0 and super()._is_free(quantum)
+
+
+def make_budget(
+    config: PacingConfig,
+    step_cost: StepCost,
+    quantum_cost: QuantumCostModel,
+    credit: Credit,
+    prefill_limit: PrefillLimit | None = None,
+) -> Budget:
+    """Build the budget that the configuration names."""
+    budget = LatencyBudget if config.budget == "latency" else ObjectiveBudget
+    return budget(
+        config.objectives,
+        step_cost,
+        quantum_cost,
+        prefill_limit=prefill_limit,
+        credit=credit,
+        max_quantum_s=config.max_quantum_s,
+    )

@@ -1,0 +1,137 @@
+"""A time that is learned while it is used: non-negative linear fit plus an upper bound."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from collm.pacing.least_squares import solve_non_negative
+
+_DECAY = 0.995
+"""Weight of an observation against its successor: about the latest 200 count."""
+_FIRST_FIT = 4
+"""Observations before the prior is left: fewer, and one hiccup could be the whole fit."""
+_REFIT_EVERY = 8
+_DAMPING = 1e-3
+"""Pull of each refit towards the previous one, as a share of what the data say."""
+_MIN_RATIO = 0.1
+"""An observation counts as at least this share of its prediction: see ``OnlineCost``."""
+_MIN_PREDICTION_S = 1e-6
+_WINDOW = 256
+"""Ratios that the upper bound is taken from."""
+_PRIOR_RATIOS = tuple(0.9 + 0.6 * i / 39 for i in range(40))
+"""Ratios assumed before any are seen, so that two early hiccups do not set the bound."""
+_UNSEEN = 1e-200
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How often the upper bound held, each bound predicted before its observation."""
+
+    num_observed: int
+    covered_share: float
+    """Share of observations at or under their bound; 1 before any."""
+
+
+class OnlineCost:
+    """Seconds as a non-negative linear function of a few features, fitted as they are observed.
+
+    The fit minimises the *relative* error, the sum of ``(prediction / seconds - 1)²`` with
+    exponentially fading weights. An observation that is far too slow (a neighbour on a shared
+    machine) then adds a residual of at most 1 and hardly moves the fit, while small and large loads
+    count alike. One that is far too fast would weigh too much and is raised to a tenth of its
+    prediction. A feature that no longer varies keeps its coefficient.
+
+    The upper bound is the prediction times a quantile of the latest ratios of seconds to the
+    prediction made beforehand, so it follows noise and drift.
+
+    Args:
+        prior: Coefficient of each feature until there are data, and afterwards wherever the data
+            cannot tell features apart. Better too slow than too fast.
+        quantile: Share of observations that the bound should cover, below 1.
+    """
+
+    def __init__(self, prior: Sequence[float], quantile: float) -> None:
+        n = len(prior)
+        self._coefficients = tuple(prior)
+        self._quantile = quantile
+        self._gram = [[0.0] * n for _ in range(n)]
+        self._moment = [0.0] * n
+        self._weight = 1.0
+        self._ratios = deque(_PRIOR_RATIOS, maxlen=_WINDOW)
+        self._upper_ratio = self._ratio_at_quantile()
+        self._num_observed = 0
+        self._num_covered = 0
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """Seconds per unit of each feature, none negative."""
+        return self._coefficients
+
+    @property
+    def upper_ratio(self) -> float:
+        """Upper bound divided by prediction."""
+        return self._upper_ratio
+
+    @property
+    def calibration(self) -> Calibration:
+        """Score of the bounds so far."""
+        share = self._num_covered / self._num_observed if self._num_observed else 1.0
+        return Calibration(self._num_observed, share)
+
+    def predict_s(self, features: Sequence[float]) -> float:
+        """Return the expected seconds, more than zero."""
+        seconds = sum(c * x for c, x in zip(self._coefficients, features, strict=True))
+        return max(seconds, _MIN_PREDICTION_S)
+
+    def upper_s(self, features: Sequence[float]) -> float:
+        """Return the seconds not exceeded at the upper quantile."""
+        return self.predict_s(features) * self._upper_ratio
+
+    def observe(self, features: Sequence[float], seconds: float) -> None:
+        """Score the standing bound against a measured time, then learn from it."""
+        predicted = self.predict_s(features)
+        self._num_observed += 1
+        self._num_covered += seconds <= predicted * self._upper_ratio
+        if self._num_observed > _FIRST_FIT:  # before, it would be a ratio to the prior
+            self._ratios.append(seconds / predicted)
+        self._add(features, max(seconds, _MIN_RATIO * predicted))
+        if self._num_observed == _FIRST_FIT or self._num_observed % _REFIT_EVERY == 0:
+            self._refit()
+
+    def _add(self, features: Sequence[float], seconds: float) -> None:
+        """Add one row ``features / seconds`` with target 1 to the normal equations."""
+        row = [x / seconds for x in features]
+        # Weights that grow fade the past without touching it; ``_refit`` scales them back.
+        self._weight /= _DECAY
+        for i, x in enumerate(row):
+            if x == 0.0:
+                continue
+            weighted = self._weight * x
+            self._moment[i] += weighted
+            gram_row = self._gram[i]
+            for j, y in enumerate(row):
+                gram_row[j] += weighted * y
+
+    def _refit(self) -> None:
+        n = len(self._moment)
+        self._gram = [[value / self._weight for value in row] for row in self._gram]
+        self._moment = [value / self._weight for value in self._moment]
+        self._weight = 1.0
+        damped = [row.copy() for row in self._gram]
+        target = self._moment.copy()
+        for i, previous in enumerate(self._coefficients):
+            if damped[i][i] < _UNSEEN:
+                damped[i] = [0.0] * n
+                for row in damped:
+                    row[i] = 0.0
+                damped[i][i], target[i] = 1.0, previous
+            else:
+                pull = _DAMPING * damped[i][i]
+                damped[i][i] += pull
+                target[i] += pull * previous
+        self._coefficients = tuple(solve_non_negative(damped, target))
+        self._upper_ratio = self._ratio_at_quantile()
+
+    def _ratio_at_quantile(self) -> float:
+        ordered = sorted(self._ratios)
+        return ordered[int(self._quantile * len(ordered))]

@@ -1,0 +1,120 @@
+"""What the HTTP side needs from a replica and its tokenizer, as protocols.
+
+``replica.client.ReplicaClient`` fits in production; tests script a fake.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import Any, Protocol
+
+from collm.types import ModelCard, Request, RequestId, TokenEvent, VersionInfo
+
+
+class Detokenizer(Protocol):
+    """Turns one choice's tokens into text, a complete character at a time."""
+
+    def push(self, token_id: int) -> str:
+        """Return the text that this token completes; may be empty."""
+        ...
+
+    def flush(self) -> str:
+        """Return what is still held back, replacing bytes that form no character."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids; every id is below it."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a plain text."""
+        ...
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Return the token ids of a conversation under the model's chat template."""
+        ...
+
+    def detokenizer(self) -> Detokenizer:
+        """Return a fresh incremental detokenizer, which leaves special tokens out."""
+        ...
+
+    def token_text(self, token_id: int) -> str:
+        """Return one token as text, special ones included."""
+        ...
+
+
+class EventStream(Protocol):
+    """Events of all choices of one request, until each has ended."""
+
+    def __aiter__(self) -> AsyncIterator[TokenEvent]: ...
+
+    def __anext__(self) -> Awaitable[TokenEvent]: ...
+
+    def aclose(self) -> Awaitable[None]:
+        """Abort what still runs; after the last event there is nothing to abort."""
+        ...
+
+
+class Replica(Protocol):
+    """A replica's step loop, seen from asyncio."""
+
+    @property
+    def base_model(self) -> str:
+        """The id that names the bare base model."""
+        ...
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of prompt and output together."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The base model's tokenizer."""
+        ...
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the step loop still runs."""
+        ...
+
+    def now_s(self) -> float:
+        """Return the replica's monotonic time, which arrivals are measured on."""
+        ...
+
+    def submit(self, request: Request) -> EventStream:
+        """Start a request; closing the stream aborts it."""
+        ...
+
+    def abort(self, request_id: RequestId) -> None:
+        """End a request's choices with ``FinishReason.ABORT``; unknown ids are ignored."""
+        ...
+
+    def models(self) -> tuple[ModelCard, ...]:
+        """Return everything that a request may name now."""
+        ...
+
+    def versions(self) -> tuple[VersionInfo, ...]:
+        """Return the published adapter versions."""
+        ...
+
+    async def promote(self, version: str) -> VersionInfo:
+        """Make a version its adapter's active one; raises ``AdapterError``."""
+        ...
+
+    async def rollback(self, adapter: str) -> VersionInfo:
+        """Return an adapter to the version before; raises ``AdapterError``."""
+        ...
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """Return live numbers, ready for JSON."""
+        ...
+
+    def metrics_text(self) -> bytes:
+        """Return the metrics in Prometheus' text format."""
+        ...

@@ -1,0 +1,157 @@
+"""Run the application: bind, say so, serve, and drain when told to stop."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from collm.errors import CollmError, ConfigError
+from collm.server.config import ServerConfig
+from collm.server.service import Service
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 2048
+_ALIVE_POLL_S = 0.5
+_LAST_WORDS_S = 2.0
+"""Time for the error events that end what the drain limit cut off."""
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to ``run``; uvicorn would raise them again after a clean end."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(config: ServerConfig) -> socket.socket:
+    """Return a bound socket; raises ``ConfigError`` when the address cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+        except OSError:
+            sock.close()
+            raise
+    except OSError as error:
+        raise ConfigError(
+            f"server.host, server.port: cannot listen on {config.host}:{config.port}: "
+            f"{error.strerror or error}; choose another port, or 0 for a free one"
+        ) from error
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """Return the address that clients of this machine use."""
+    host, port = sock.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve(
+    app: FastAPI, sock: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]
+) -> None:
+    """Serve until ``stop`` is set, then drain.
+
+    Args:
+        app: Made by ``make_app``.
+        sock: A bound socket; closed at the end.
+        stop: Asks for the end: no new connections, open answers go on up to the drain limit.
+        on_ready: Called once with the server's URL, when connections are accepted.
+
+    Raises:
+        CollmError: The replica's step loop ended by itself.
+    """
+    service: Service = app.state.service
+    config = service.config
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="info" if config.access_log else "warning",
+            access_log=config.access_log,
+            lifespan="off",
+            backlog=_BACKLOG,
+            server_header=False,
+            # A backstop only: the drain limit below ends answers in good order before this.
+            timeout_graceful_shutdown=int(config.drain_timeout_s + _LAST_WORDS_S) + 1,
+        )
+    )
+    url = url_of(sock)
+    running = asyncio.create_task(server.serve(sockets=[sock]))
+    watching = asyncio.create_task(_watch(service, stop))
+    try:
+        while not server.started and not running.done():
+            await asyncio.sleep(0.01)
+        if not running.done():
+            logger.info("listening on %s", url)
+            on_ready(url)
+            await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        await _drain(service, running)
+    finally:
+        watching.cancel()
+        server.should_exit = True
+        await asyncio.gather(watching, return_exceptions=True)
+        await running
+        sock.close()
+    if not service.replica.is_alive and not stop.is_set():
+        raise CollmError("the replica's step loop ended by itself; its log says why")
+
+
+async def _watch(service: Service, stop: asyncio.Event) -> None:
+    """Return when asked to stop, or when the replica has ended."""
+    while service.replica.is_alive:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _ALIVE_POLL_S)
+            return
+
+
+async def _drain(service: Service, running: "asyncio.Task[None]") -> None:
+    logger.info("stopping; %d open answers may go on", len(service.open_ids))
+    done, _ = await asyncio.wait((running,), timeout=service.config.drain_timeout_s)
+    if not done:
+        logger.warning("drain limit reached; ending %d answers", len(service.open_ids))
+        for request_id in tuple(service.open_ids):
+            service.replica.abort(request_id)
+
+
+def run(app: FastAPI, on_ready: Callable[[str], None]) -> None:
+    """Serve in the main thread until SIGTERM or SIGINT; a second signal stops waiting.
+
+    Raises:
+        ConfigError: The address cannot be had.
+        CollmError: The replica's step loop ended by itself.
+    """
+    service: Service = app.state.service
+    sock = bind(service.config)
+    asyncio.run(_serve_until_signal(app, sock, on_ready))
+
+
+async def _serve_until_signal(
+    app: FastAPI, sock: socket.socket, on_ready: Callable[[str], None]
+) -> None:
+    service: Service = app.state.service
+    stop = asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            for request_id in tuple(service.open_ids):
+                service.replica.abort(request_id)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    await serve(app, sock, stop, on_ready)

@@ -1,0 +1,59 @@
+"""A real HTTP server on a free loopback port, in a thread."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from collm.server.app import make_app
+from collm.server.backend import Replica
+from collm.server.config import ServerConfig
+from collm.server.run import bind, serve
+
+
+class ServerThread:
+    def __init__(self, replica: Replica, config: ServerConfig) -> None:
+        self._app = make_app(replica, config)
+        self._sock = bind(config)
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+        self.url = ""
+        self.error: BaseException | None = None
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        try:
+            await serve(self._app, self._sock, self._stop, self._on_ready)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._ready.set()
+
+    def _on_ready(self, url: str) -> None:
+        self.url = url
+        self._ready.set()
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.wait(timeout=10)
+
+    def ask_to_stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+
+    def join(self) -> None:
+        self._thread.join(timeout=15)
+        assert not self._thread.is_alive()
+
+
+@contextmanager
+def running_server(replica: Replica, **settings: object) -> Iterator[ServerThread]:
+    config = ServerConfig(port=0, **settings)  # type: ignore[arg-type]
+    server = ServerThread(replica, config)
+    server.start()
+    try:
+        yield server
+    finally:
+        if server.error is None and server._thread.is_alive():
+            server.ask_to_stop()
+        server.join()

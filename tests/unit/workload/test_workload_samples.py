@@ -1,0 +1,110 @@
+import gzip
+import json
+
+import pytest
+
+from collm.errors import DataError
+from collm.workload.samples import (
+    Message,
+    Sample,
+    by_group,
+    dirichlet_split,
+    load_samples,
+    parse_sample,
+)
+
+TURNS = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+
+
+def make_sample(number: int, group: str) -> Sample:
+    turns = (Message("user", f"question {number}"), Message("assistant", f"answer {number}"))
+    return Sample(messages=turns, group=group)
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "num_samples", "num_groups"),
+    [
+        ("clinc150", "train", 9_850, 11),
+        ("clinc150", "test", 1_000, 11),
+        ("snips", "test", 690, 7),
+        ("medquad", "test", 544, 9),
+    ],
+)
+def test_shipped_set_has_the_size_its_source_states(name, split, num_samples, num_groups):
+    samples = load_samples(name, split)
+    assert len(samples) == num_samples
+    assert len(by_group(samples)) == num_groups
+    assert all(sample.answer and sample.prompt for sample in samples)
+
+
+def test_fields_of_the_sets_own_are_kept():
+    sample = load_samples("clinc150", "train")[0]
+    assert sample.answer == str(sample.extra["label"]).replace("_", " ")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_own_set_is_read_from_a_path_and_blank_lines_are_skipped(tmp_path, packed):
+    lines = (json.dumps({"messages": TURNS, "group": "g"}) + "\n\n").encode() * 2
+    path = tmp_path / ("s.jsonl.gz" if packed else "s.jsonl")
+    path.write_bytes(gzip.compress(lines) if packed else lines)
+    samples = load_samples(path)
+    assert [(s.answer, s.group) for s in samples] == [("hello", "g")] * 2
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{", "not JSON"),
+        ("[]", "must be a JSON object"),
+        ("{}", "messages: must be a list"),
+        ('{"messages": [{"role": "user", "content": "hi"}]}', "messages: must be a list of at"),
+        (json.dumps({"messages": [*TURNS, TURNS[0]]}), r"messages\[2\].role: the last turn"),
+        (json.dumps({"messages": [{"role": [], "content": ""}, TURNS[1]]}), r"messages\[0\].role"),
+        (json.dumps({"messages": ["hi", TURNS[1]]}), r"messages\[0\]: must be an object"),
+        (json.dumps({"messages": [{"role": "user"}, TURNS[1]]}), r"messages\[0\].content"),
+        (json.dumps({"messages": [TURNS[0] | {"x": 1}, TURNS[1]]}), r"messages\[0\].x: unknown"),
+        (json.dumps({"messages": [TURNS[0], TURNS[1] | {"content": ""}]}), "answer is empty"),
+        (json.dumps({"messages": TURNS, "group": 3}), "group: must be a string"),
+    ],
+)
+def test_malformed_sample_names_the_field(line, complaint):
+    with pytest.raises(DataError, match=complaint):
+        parse_sample(line)
+
+
+def test_malformed_file_names_file_and_line(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(json.dumps({"messages": TURNS}) + "\nnope\n")
+    with pytest.raises(DataError, match=r"bad.jsonl, line 2: not JSON"):
+        load_samples(path)
+
+
+def test_unknown_set_lists_what_is_shipped():
+    with pytest.raises(DataError, match="clinc150"):
+        load_samples("clinc")
+
+
+SAMPLES = tuple(make_sample(number, f"g{number % 4}") for number in range(400))
+
+
+def test_split_deals_every_sample_to_one_site():
+    sites = dirichlet_split(SAMPLES, 5, alpha=0.5, seed=3)
+    dealt = [sample.answer for site in sites for sample in site]
+    assert len(sites) == 5
+    assert sorted(dealt) == sorted(sample.answer for sample in SAMPLES)
+    assert sites == dirichlet_split(SAMPLES, 5, alpha=0.5, seed=3)
+
+
+def test_small_alpha_gives_a_group_to_few_sites_and_a_large_one_to_all():
+    def largest_share(alpha: float) -> float:
+        sites = dirichlet_split(SAMPLES, 4, alpha, seed=0)
+        sizes = [len(by_group(site).get("g0", ())) for site in sites]
+        return max(sizes) / sum(sizes)
+
+    assert largest_share(1e-6) > 0.99
+    assert largest_share(1000.0) < 0.4
+
+
+def test_split_refuses_no_sites():
+    with pytest.raises(ValueError, match="num_sites"):
+        dirichlet_split(SAMPLES, 0, 1.0, seed=0)
