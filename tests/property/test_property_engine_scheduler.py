@@ -10,31 +10,43 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.factories.engine import Loop, expected_tokens, request
 
 from collm.engine.config import SchedulerConfig
 from collm.errors import UnknownAdapterError
 from collm.types import BASE, FinishReason, Request
+from factories.engine import Loop, expected_tokens, request
 
 PROMPTS = st.builds(
     # Few beginnings and few tokens, so that prefixes are often shared.
-    lambda head, tail: ([1, 2, 3, 4, 5, 6, 7, 8, 9][:head] + tail)[:20],
+    lambda head, tail: [1, 2, 3, 4, 5, 6, 7, 8, 9][:head] + tail,
     st.integers(0, 9),
-    st.lists(st.integers(1, 3), min_size=1, max_size=10),
+    st.lists(st.integers(1, 3), min_size=1, max_size=6),
 )
 MODELS = st.sampled_from(["base", "a", "a", "b", "a@1", "gone@1"])
+REQUESTS = st.fixed_dictionaries(
+    {
+        "prompt": PROMPTS,
+        "model": MODELS,
+        "n": st.sampled_from([1, 1, 1, 2, 3]),
+        "max_tokens": st.sampled_from([1, 4, 16, 24]),
+        "min_tokens": st.sampled_from([0, 0, 5]),
+        "ignore_eos": st.booleans(),
+        "stop_token_ids": st.sampled_from([(), (), (7,)]),
+        "delay_s": st.sampled_from([0.0, 0.5, 1.0]),
+    }
+)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
-        num_blocks=st.integers(6, 24),
-        block_size=st.sampled_from([1, 2, 4]),
-        max_running=st.integers(1, 6),
-        max_step_tokens=st.integers(1, 24),
+        num_blocks=st.integers(6, 16),
+        block_size=st.sampled_from([2, 3, 4]),
+        max_running=st.integers(2, 8),
+        max_step_tokens=st.sampled_from([1, 5, 16, 32]),
         enable_prefix_cache=st.booleans(),
     )
     def start(self, num_blocks, block_size, **limits):
-        config = SchedulerConfig(**limits, max_waiting=12)
+        config = SchedulerConfig(**limits, max_waiting=24)
         self.loop = Loop(num_blocks, block_size, config)
         self.requests: dict[str, Request] = {}
         self.touched: set[str] = set()  # aborted or failed: these need not reach their end
@@ -42,23 +54,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         for name in ("a", "b"):
             self.swap(name)
 
-    @rule(
-        prompt=PROMPTS,
-        model=MODELS,
-        n=st.sampled_from([1, 1, 1, 2, 3]),
-        max_tokens=st.integers(1, 24),
-        min_tokens=st.sampled_from([0, 0, 5]),
-        ignore_eos=st.booleans(),
-        stop_token_ids=st.sampled_from([(), (7,)]),
-        delay_s=st.sampled_from([0.0, 0.5, 1.0]),
-    )
-    def add(self, prompt, delay_s, **kwargs):
-        request_id = f"r{len(self.requests)}"
-        new = request(request_id, prompt, arrived_at_s=self.loop.now_s - delay_s, **kwargs)
-        self.requests[request_id] = new
-        self.loop.add(new)
+    @rule(news=st.lists(REQUESTS, min_size=1, max_size=6))
+    def add(self, news):
+        for fields in news:
+            request_id = f"r{len(self.requests)}"
+            delay_s = fields.pop("delay_s")
+            new = request(request_id, arrived_at_s=self.loop.now_s - delay_s, **fields)
+            self.requests[request_id] = new
+            self.loop.add(new)
 
-    @rule(num_steps=st.integers(1, 6))
+    @rule(num_steps=st.integers(1, 20))
     def step(self, num_steps):
         for _ in range(num_steps):
             self.loop.step()

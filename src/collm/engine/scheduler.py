@@ -135,21 +135,18 @@ class Scheduler:
     def schedule(self, now_s: float) -> StepPlan:
         """Choose the next step's work: decodes, then running prefills, then waiting sequences.
 
-        Preempts the latest arrivals when decodes need their blocks; nobody is admitted then.
-        Requests whose version is gone end here, their events leave with the next ``update``.
+        Preempts the latest arrivals when decodes need their blocks. Requests whose version is
+        gone end here; their events leave with the next ``update``.
         """
         assert not self._in_flight, "the last plan was not updated"
-        num_running = len(self._running)
         items = self._schedule_decodes()
-        has_preempted = len(self._running) < num_running
         prefills = [sequence for sequence in self._running if sequence.is_prefilling]
-        if prefills or (len(self._waiting) and not has_preempted):
+        if prefills or len(self._waiting):
             num_context = sum(item.first_position + 1 for item in items)
             limit = self._prefill_limit.prefill_tokens(len(items), num_context)
             budget = min(max(limit, 1), self._max_step_tokens - len(items))
             budget = self._schedule_prefills(prefills, items, budget)
-            if not has_preempted:
-                self._admit(items, budget, now_s)
+            self._admit(items, budget, now_s)
         self._in_flight = {item.sequence for item in items}
         return StepPlan(tuple(items))
 

@@ -1,9 +1,9 @@
 import pytest
-from tests.factories.engine import request
 
 from collm.engine.blocks import BlockManager
 from collm.engine.sequence import Sequence
 from collm.types import Binding, VersionId
+from factories.engine import request
 
 V1, V2 = VersionId("a@1"), VersionId("a@2")
 
@@ -123,15 +123,23 @@ def test_the_longest_unused_prefix_is_given_up_first_and_from_its_end():
     blocks.check([taken])
 
 
-def test_a_reused_block_is_not_found_as_the_parent_of_its_old_children():
-    blocks = BlockManager(3, 2)
-    parent, child = compute(blocks, [1, 2, 3, 4]).block_table
-    blocks.evict_version(V1)
-    child_key = (0, (3, 4))  # what the child was found by, under its parent's number
-    again = compute(blocks, [9, 9])
-    assert again.block_table not in ([parent], [child])
-    assert child_key not in blocks._by_key
-    assert blocks.match_prefix(V1, [9, 9, 3, 4, 0]) == again.block_table
+def test_a_reused_block_is_not_taken_for_the_parent_of_its_old_children():
+    blocks = BlockManager(4, 2)
+    first, second = sequence_of([1, 2, 5]), sequence_of([1, 2, 5])
+    for sequence in (first, second):
+        assert blocks.try_admit(sequence, num_spare=0)
+        sequence.num_computed_tokens = 3
+    blocks.commit(first)
+    blocks.commit(second)
+    second.token_ids.append(6)
+    second.num_computed_tokens = 4
+    blocks.commit(second)  # a child of the content that ``first`` registered
+    reused = first.block_table[0]
+    blocks.free(first)
+    compute(blocks, [9])
+    other = compute(blocks, [7, 8])
+    assert other.block_table == [reused]
+    assert blocks.match_prefix(V1, [7, 8, 5, 6, 0]) == [reused]
 
 
 def test_the_same_prefix_computed_by_two_at_once_is_kept_once():

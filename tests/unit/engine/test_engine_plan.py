@@ -1,8 +1,7 @@
-from tests.factories.engine import Loop, request
-
 from collm.engine.plan import ScheduledSequence, StepPlan
 from collm.engine.sequence import Sequence
 from collm.types import BASE, BASE_SLOT, Binding, StepLoad, VersionId
+from factories.engine import Loop, request
 
 
 def sequence_of(num_known: int, num_computed: int, binding: Binding) -> Sequence:

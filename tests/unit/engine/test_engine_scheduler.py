@@ -1,9 +1,9 @@
 import pytest
-from tests.factories.engine import FixedPrefillLimit, Loop, expected_tokens, request
 
 from collm.engine.config import SchedulerConfig
 from collm.errors import CapacityError, QueueFullError, RequestError, UnknownAdapterError
 from collm.types import BASE, FinishReason, VersionId
+from factories.engine import FixedPrefillLimit, Loop, expected_tokens, request
 
 
 def chunks(plan):
@@ -102,6 +102,15 @@ def test_simultaneous_events_are_sorted_by_arrival_then_id_then_choice():
     loop.add(request("b", [2] * 9, arrived_at_s=1.0), request("a", [3] * 9, arrived_at_s=1.0))
     events = loop.finish(loop.scheduler.schedule(loop.now_s))
     assert [(e.request_id, e.choice) for e in events] == [("z", 0), ("z", 1), ("a", 0), ("b", 0)]
+
+
+def test_admission_leaves_a_spare_block_for_each_running_sequence():
+    loop = Loop(num_blocks=4, block_size=2)
+    loop.add(request("a", [1], max_tokens=2), request("b", [1, 2, 3, 4, 5, 6]))
+    loop.step()
+    assert (loop.scheduler.num_running, loop.scheduler.num_waiting) == (1, 1)
+    loop.drain()
+    assert len(loop.tokens("b")) == 2
 
 
 # How choices end
@@ -307,6 +316,16 @@ def test_abort_while_waiting_needs_no_version():
         assert event.finish_reason == FinishReason.ABORT
         assert event.version is None
     loop.assert_idle()
+
+
+def test_a_request_that_found_no_room_yet_has_no_version():
+    loop = Loop(num_blocks=4, block_size=2)
+    loop.pins.publish("tutor", "1")
+    loop.add(request("a", [1], max_tokens=2), request("b", [1] * 6, model="tutor"))
+    loop.step()
+    assert loop.pins.pins["tutor@1"] == 0
+    loop.abort("b")
+    assert loop.last("b").version is None
 
 
 def test_abort_between_steps_ends_every_choice_that_still_lives():

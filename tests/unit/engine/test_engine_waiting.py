@@ -1,7 +1,6 @@
-from tests.factories.engine import request
-
 from collm.engine.sequence import Sequence
 from collm.engine.waiting import WaitingQueue
+from factories.engine import request
 
 
 def sequence_of(request_id: str, arrived_at_s: float) -> Sequence:

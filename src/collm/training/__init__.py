@@ -1,0 +1,1 @@
+"""Fine-tuning as resumable quanta: sample streams, micro-batches, loss, optimizer, the Trainer."""

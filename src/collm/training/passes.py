@@ -1,0 +1,204 @@
+"""Forward and backward over frozen weights, one half layer at a time.
+
+Each function is a generator: it yields a quantum, and performs it when resumed. Nothing spans half
+layers but the residual stream between them, so a micro-batch can stop at any yield for as long as
+serving needs.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn import functional
+
+from collm.lora.shadow import Shadow, TrainingFactors
+from collm.model.decoder import Decoder
+from collm.model.layers import Attend, Project, Target, attention_half, mlp_half, rms_norm
+from collm.model.weights import LayerWeights
+from collm.ops.linear import FrozenLinear
+from collm.pacing.quanta import Quantum, QuantumKind, cut
+from collm.training.microbatch import MicroBatch
+
+Operand = Callable[[int, Target], tuple[Tensor, Tensor]]
+"""Gives A [rank, in_features] and Bᵀ [rank, out_features] of a layer's fused linear."""
+
+Activations = Literal["keep", "recompute"]
+
+
+@dataclass(slots=True)
+class LossSums:
+    """What the loss quanta add up."""
+
+    total: Tensor
+    """Summed cross-entropy of each sample [num_samples], in nats."""
+    num_tokens: Tensor
+    """Supervised tokens of each sample [num_samples]."""
+    _parts: list[float] = field(default_factory=list)
+
+    def mean(self) -> float:
+        """Return the cross-entropy per supervised token."""
+        return float(self.total.sum() / self.num_tokens.sum())
+
+
+class Pass:
+    """One micro-batch on its way through the decoder.
+
+    Args:
+        decoder: The weights that serve.
+        batch: Packed samples.
+        adapter: Name put on the quanta.
+        max_loss_rows: Most positions of one loss quantum.
+    """
+
+    def __init__(
+        self, decoder: Decoder, batch: MicroBatch, adapter: str, max_loss_rows: int
+    ) -> None:
+        self._decoder = decoder
+        self._batch = batch
+        self._adapter = adapter
+        self._loss_pieces = cut(batch.num_supervised, max_loss_rows)
+        self._hidden = torch.empty(0)
+        num_samples = len(batch.lengths)
+        counts = torch.bincount(batch.sample_of_target, minlength=num_samples)
+        self.loss = LossSums(torch.zeros(num_samples), counts)
+
+    def learn(self, shadow: Shadow, activations: Activations) -> Iterator[Quantum]:
+        """Add the gradient of the summed loss to ``shadow.gradient``."""
+        yield self._quantum(QuantumKind.PREPARE, self._batch.num_tokens)
+        halves = self._prepare(lambda layer, index: _training_projection(layer, index, shadow))
+        keeps = activations == "keep"
+        saved: list[tuple[Tensor, Tensor | None]] = []
+        for index, half in enumerate(halves):
+            yield self._quantum(QuantumKind.FORWARD, self._batch.num_tokens, index)
+            x = self._hidden.requires_grad_()
+            with torch.set_grad_enabled(keeps):
+                y = half(x)
+            saved.append((x, y if keeps else None))
+            self._hidden = y.detach()
+        gradient = torch.zeros_like(self._hidden)
+        for index, (first, last) in enumerate(self._loss_spans()):
+            yield self._quantum(QuantumKind.LOSS, last - first, index)
+            rows = self._batch.loss_rows[first:last]
+            gradient.index_copy_(0, rows, self._loss(first, last, wants_gradient=True))
+        for index in reversed(range(len(halves))):
+            yield self._quantum(QuantumKind.BACKWARD, self._batch.num_tokens, index)
+            x, kept = saved.pop()
+            y = halves[index](x) if kept is None else kept
+            (gradient,) = torch.autograd.grad(y, x, gradient)
+
+    def evaluate(self, operand: Operand) -> Iterator[Quantum]:
+        """Compute the loss alone, under the adapter that ``operand`` gives."""
+        yield self._quantum(QuantumKind.PREPARE, self._batch.num_tokens)
+        halves = self._prepare(lambda layer, index: _frozen_projection(layer, index, operand))
+        for index, half in enumerate(halves):
+            yield self._quantum(QuantumKind.EVALUATE_FORWARD, self._batch.num_tokens, index)
+            with torch.no_grad():
+                self._hidden = half(self._hidden)
+        for index, (first, last) in enumerate(self._loss_spans()):
+            yield self._quantum(QuantumKind.EVALUATE_LOSS, last - first, index)
+            self._loss(first, last, wants_gradient=False)
+
+    def _quantum(self, kind: QuantumKind, size: int, index: int = 0) -> Quantum:
+        return Quantum(kind, size, index, self._adapter)
+
+    def _prepare(
+        self, projection: Callable[[LayerWeights, int], Project]
+    ) -> list[Callable[[Tensor], Tensor]]:
+        """Look up embeddings and return the half layers in order."""
+        decoder, batch = self._decoder, self._batch
+        self._hidden = decoder.weights.embedding.index_select(0, batch.token_ids)
+        rotation = decoder.rotary.rows(batch.positions)
+        dtype = self._hidden.dtype
+        attends = {
+            window: batch.attention(window, dtype).attend
+            for window in set(decoder.spec.sliding_windows)
+        }
+        halves: list[Callable[[Tensor], Tensor]] = []
+        for index, layer in enumerate(decoder.weights.layers):
+            project = projection(layer, index)
+            attend: Attend = attends[decoder.spec.sliding_windows[index]]
+            halves += _halves(decoder, layer, rotation, project, attend)
+        return halves
+
+    def _loss_spans(self) -> Iterator[tuple[int, int]]:
+        first = 0
+        for size in self._loss_pieces:
+            yield first, first + size
+            first += size
+
+    def _loss(self, first: int, last: int, *, wants_gradient: bool) -> Tensor:
+        """Add the loss of targets ``first`` to ``last``; return its gradient by hidden state.
+
+        Cross-entropy and its gradient are taken together, so the logits live for one quantum.
+        """
+        weights, spec = self._decoder.weights, self._decoder.spec
+        rows, targets = self._batch.loss_rows[first:last], self._batch.targets[first:last]
+        hidden = self._hidden.index_select(0, rows).requires_grad_(wants_gradient)
+        with torch.set_grad_enabled(wants_gradient):
+            normed = rms_norm(hidden, weights.final_norm, spec.rms_norm_eps)
+        with torch.no_grad():
+            logprobs = weights.head.forward(normed.detach()).float().log_softmax(dim=-1)
+            losses = -logprobs.gather(1, targets.unsqueeze(1)).squeeze(1)
+            self.loss.total.index_add_(0, self._batch.sample_of_target[first:last], losses)
+            if not wants_gradient:
+                return hidden
+            probs = logprobs.exp_()
+            probs.scatter_add_(1, targets.unsqueeze(1), -torch.ones_like(losses).unsqueeze(1))
+            d_normed = weights.head_gradient.input_grad(probs.to(normed.dtype))
+        (d_hidden,) = torch.autograd.grad(normed, hidden, d_normed)
+        return d_hidden
+
+
+def _halves(
+    decoder: Decoder,
+    layer: LayerWeights,
+    rotation: tuple[Tensor, Tensor],
+    project: Project,
+    attend: Attend,
+) -> Sequence[Callable[[Tensor], Tensor]]:
+    spec = decoder.spec
+    return (
+        lambda x: attention_half(x, layer, spec, rotation, project, attend),
+        lambda x: mlp_half(x, layer, spec, project),
+    )
+
+
+def _training_projection(layer: LayerWeights, index: int, shadow: Shadow) -> Project:
+    def project(target: Target, x: Tensor) -> Tensor:
+        y: Tensor = _LoraLinear.apply(x, getattr(layer, target), shadow.factors(index, target))
+        return y
+
+    return project
+
+
+def _frozen_projection(layer: LayerWeights, index: int, operand: Operand) -> Project:
+    def project(target: Target, x: Tensor) -> Tensor:
+        a, b = operand(index, target)
+        y: Tensor = getattr(layer, target).forward(x)
+        return y.addmm_(functional.linear(x, a), b)
+
+    return project
+
+
+class _LoraLinear(Function):
+    """``y = x Wᵀ + (x Aᵀ) Bᵀ`` with W frozen; backward adds dA and dB to the shadow's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, base: FrozenLinear, factors: TrainingFactors) -> Tensor:
+        t = functional.linear(x, factors.a)
+        ctx.save_for_backward(x, t)
+        ctx.base, ctx.factors = base, factors
+        return base.forward(x).addmm_(t, factors.b)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        x, t = ctx.saved_tensors
+        factors: TrainingFactors = ctx.factors
+        dy = grads[0].contiguous()
+        dt = functional.linear(dy, factors.b)
+        factors.accumulate_(x, t, dt, dy)
+        dx: Tensor = ctx.base.input_grad(dy)
+        return dx.addmm_(dt, factors.a), None, None
