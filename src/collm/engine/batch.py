@@ -15,9 +15,7 @@ from collm.types import BASE_SLOT
 class BatchBuilder:
     """Lays out the rows of a step: decodes, then prefill chunks, each sorted by adapter slot."""
 
-    def __init__(
-        self, block_size: int, windows: Sequence[int | None], dtype: torch.dtype
-    ) -> None:
+    def __init__(self, block_size: int, windows: Sequence[int | None], dtype: torch.dtype) -> None:
         """Build for a model whose layers use the sliding ``windows`` and attend in ``dtype``."""
         self._block_size = block_size
         self._windows = set(windows)
@@ -105,9 +103,7 @@ def _segments(items: Sequence[ScheduledSequence]) -> list[Segment]:
     return segments
 
 
-def _additive_mask(
-    queries: Tensor, keys: Tensor, window: int | None, dtype: torch.dtype
-) -> Tensor:
+def _additive_mask(queries: Tensor, keys: Tensor, window: int | None, dtype: torch.dtype) -> Tensor:
     """Return 0 where the query at position [num_queries, 1] sees the key, else minus infinity."""
     visible = keys <= queries
     if window is not None:

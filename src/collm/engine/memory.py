@@ -18,7 +18,7 @@ class MemoryConfig:
     block_size: int = 16
     """Tokens per KV block."""
     max_model_len: int | None = None
-    """Longest prompt plus output in tokens; by default what the model allows and the blocks can hold."""
+    """Longest prompt plus output in tokens; by default as long as model and blocks allow."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -53,9 +53,7 @@ class ModelRunner:
             StepOutput(tuple(sampled[id(item)] for item in plan.items if item.samples))
         )
 
-    def _sample(
-        self, logits: Tensor, items: Sequence[ScheduledSequence]
-    ) -> list[SampledToken]:
+    def _sample(self, logits: Tensor, items: Sequence[ScheduledSequence]) -> list[SampledToken]:
         if not items:
             return []
         rows = [self._sampling_row(item) for item in items]

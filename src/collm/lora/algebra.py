@@ -4,7 +4,10 @@ import torch
 from torch import Tensor
 
 from collm.lora.layout import LoraLayout
-from collm.lora.state import AdapterState
+from collm.lora.state import AdapterState, initialize_a_
+
+_NEGLIGIBLE = 1e-7
+"""Singular values under this share of the largest are rounding errors of float32 factors."""
 
 
 def truncated_product(a: Tensor, b: Tensor, rank: int) -> tuple[Tensor, Tensor]:
@@ -18,14 +21,14 @@ def truncated_product(a: Tensor, b: Tensor, rank: int) -> tuple[Tensor, Tensor]:
         rank: Rank of the result.
 
     Returns:
-        A [rank, in_features] and B [out_features, rank], zero-padded when ``inner < rank``.
+        A [rank, in_features] and B [out_features, rank], zero beyond the rank of ``b a``.
 
     Source: Eckart and Young, 1936.
     """
     q_b, r_b = torch.linalg.qr(b.double())
     q_a, r_a = torch.linalg.qr(a.double().T)
     u, s, vh = torch.linalg.svd(r_b @ r_a.T, full_matrices=False)
-    kept = min(rank, s.shape[0])
+    kept = min(rank, int((s > _NEGLIGIBLE * s[0]).sum()))
     root = s[:kept].sqrt()
     new_a = a.new_zeros(rank, a.shape[1])
     new_b = b.new_zeros(b.shape[0], rank)
@@ -35,7 +38,12 @@ def truncated_product(a: Tensor, b: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def combine(terms: list[tuple[float, AdapterState]], layout: LoraLayout) -> AdapterState:
-    """Return Σ weight · ΔW of ``terms``, truncated to ``layout``'s rank; ranks may differ."""
+    """Return Σ weight · ΔW of ``terms``, truncated to ``layout``'s rank; ranks may differ.
+
+    Dimensions that the sum leaves unused start as those of a new adapter do, A random and B zero:
+    with both zero no gradient would ever reach them.
+    """
+    generator = torch.Generator().manual_seed(0)
     flat = torch.zeros(layout.num_parameters)
     views = [state.layout.views(state.flat) for _, state in terms]
     weights = [weight for weight, _ in terms]
@@ -44,8 +52,12 @@ def combine(terms: list[tuple[float, AdapterState]], layout: LoraLayout) -> Adap
         for parts in zip(target.parts(), *(source.parts() for source in sources), strict=True):
             (_, out_a, out_b), pieces = parts[0], parts[1:]
             a = torch.cat([piece_a for _, piece_a, _ in pieces])
-            b = torch.cat([w * piece_b for w, (_, _, piece_b) in zip(weights, pieces, strict=True)], 1)
+            b = torch.cat(
+                [w * piece_b for w, (_, _, piece_b) in zip(weights, pieces, strict=True)], 1
+            )
             new_a, new_b = truncated_product(a, b, layout.rank)
+            unused = ~new_b.any(dim=0)
+            new_a[unused] = initialize_a_(new_a[unused], generator)
             out_a.copy_(new_a)
             out_b.copy_(new_b)
     return AdapterState(layout, flat)

@@ -43,11 +43,16 @@ class AdapterBank:
         return sum(t.numel() * t.element_size() for t in tensors)
 
     def factors(self, layer: int, target: Target) -> tuple[Tensor, Tensor]:
-        """Return A and Bᵀ of all slots: [num_slots, parts * rank, in], [num_slots, parts * rank, out]."""
+        """Return the factors of all slots.
+
+        Returns:
+            A [num_slots, num_parts * rank, in_features], Bᵀ [num_slots, num_parts * rank,
+            out_features].
+        """
         return self._banks[layer][target]
 
     def load(self, slot: int, state: AdapterState) -> None:
-        """Copy ``state``, of at most the bank's rank, into ``slot``; the rest of the slot is zero."""
+        """Copy ``state``, of at most the bank's rank, into ``slot`` and zero the rest of it."""
         rank = state.layout.rank
         assert rank <= self.layout.rank, (rank, self.layout.rank)
         for factors in state.layout.views(state.flat):

@@ -12,8 +12,8 @@ class LoraConfig:
     max_rank: int = 16
     """Largest adapter rank; every slot reserves memory for it."""
     num_slots: int = 8
-    """Adapter versions on the device at once: per adapter one active, one held for rollback, one staged, and
-    those that running requests still use."""
+    """Adapter versions on the device at once: per adapter one active, one held for rollback, one
+    staged, and those that running requests still use."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

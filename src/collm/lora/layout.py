@@ -86,11 +86,10 @@ class LoraLayout:
             for target in self.targets:
                 size_a = len(target.parts) * self.rank * target.in_features
                 size_b = target.out_features * self.rank
-                a, b = flat[offset : offset + size_a + size_b].split((size_a, size_b))
-                factors.append(
-                    Factors(layer, target, a.view(-1, target.in_features), b.view(-1, self.rank))
-                )
-                offset += size_a + size_b
+                middle, end = offset + size_a, offset + size_a + size_b
+                a = flat[offset:middle].view(-1, target.in_features)
+                factors.append(Factors(layer, target, a, flat[middle:end].view(-1, self.rank)))
+                offset = end
         return tuple(factors)
 
 

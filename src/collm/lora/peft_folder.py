@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,20 +13,33 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from collm.errors import AdapterError
-from collm.lora.layout import Part, lora_layout
+from collm.lora.layout import LoraLayout, lora_layout
 from collm.lora.state import AdapterState
 from collm.model.spec import ModelSpec
 
 _CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
-_PREFIX = "base_model.model.model.layers"
-_UNSUPPORTED = {
+_ROOT = "base_model.model."
+_LAYERS = "model.layers"
+_MAX_RANK = 512
+_Pairs = dict[str, tuple[Tensor, Tensor]]
+_SUPPORTED: dict[str, tuple[object, ...]] = {
     "use_dora": (False, None),
     "bias": ("none", None),
     "modules_to_save": (None, []),
     "fan_in_fan_out": (False, None),
     "use_qalora": (False, None),
+    "lora_bias": (False, None),
+    "layer_replication": (None, []),
+    "trainable_token_indices": (None, [], {}),
+    "target_parameters": (None, []),
+    "alora_invocation_tokens": (None, []),
+    "use_bdlora": (None, False),
+    "arrow_config": (None, {}),
+    # Others (pissa, olora, corda, loftq, ...) change the base weights that the factors belong to.
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }
+"""Values with which an adapter is plain LoRA on unchanged base weights; the first is the usual."""
 
 
 def save_peft(state: AdapterState, folder: Path, base_model: str) -> None:
@@ -37,7 +51,7 @@ def save_peft(state: AdapterState, folder: Path, base_model: str) -> None:
     modules = []
     for factors in state.layout.views(state.flat):
         for part, a, b in factors.parts():
-            name = f"{_PREFIX}.{factors.layer}.{part.module}"
+            name = f"{_ROOT}{_LAYERS}.{factors.layer}.{part.module}"
             tensors[f"{name}.lora_A.weight"] = a.contiguous()
             tensors[f"{name}.lora_B.weight"] = b.contiguous()
             modules.append(part.module.rpartition(".")[2])
@@ -53,61 +67,99 @@ def save_peft(state: AdapterState, folder: Path, base_model: str) -> None:
         "inference_mode": True,
     }
     save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
-    (folder / _CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    (folder / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def load_peft(folder: Path, spec: ModelSpec) -> AdapterState:
     """Read a PEFT LoRA folder made for a model of this ``spec``.
 
-    Modules absent from the folder get ΔW = 0. Ranks that differ by module are padded to the largest.
+    The tensors present decide which modules are adapted; others get ΔW = 0. Ranks that differ by
+    module are padded to the largest.
 
     Raises:
         AdapterError: Names what is missing, unsupported, or of the wrong shape.
     """
-    config = _read_config(folder)
-    pairs = _read_pairs(folder)
-    if not pairs:
-        raise AdapterError(f"{folder / _WEIGHTS} holds no LoRA factors")
+    config = _Config(folder / _CONFIG)
+    pairs = _read_pairs(folder / _WEIGHTS)
+    _check_pairs(pairs, lora_layout(spec, 1), config)
     layout = lora_layout(spec, max(a.shape[0] for a, _ in pairs.values()))
     flat = torch.zeros(layout.num_parameters)
     for factors in layout.views(flat):
         for part, out_a, out_b in factors.parts():
-            name = f"{_PREFIX}.{factors.layer}.{part.module}"
-            if name in pairs:
-                a, b = pairs.pop(name)
-                _check_shapes(name, a, b, factors.target.in_features, part)
+            module = f"{_LAYERS}.{factors.layer}.{part.module}"
+            if module in pairs:
+                a, b = pairs[module]
                 out_a[: a.shape[0]].copy_(a)
-                out_b[:, : a.shape[0]].copy_(b * _scale(config, name, a.shape[0]))
-    if pairs:
-        raise AdapterError(f"adapter targets modules this model does not have: {_some(pairs)}")
+                out_b[:, : a.shape[0]].copy_(b * config.scale(module))
     state = AdapterState(layout, flat)
     state.check_finite()
     return state
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / _CONFIG
+class _Config:
+    """What an ``adapter_config.json`` says about ranks and scales."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fields = _read_json(path)
+        if self._fields.get("peft_type") != "LORA":
+            raise AdapterError(f"{path}: peft_type must be 'LORA'")
+        for key, allowed in _SUPPORTED.items():
+            value = self._fields.get(key)
+            if value not in allowed:
+                raise AdapterError(f"{path}: {key} is {value!r}; supported is {allowed[0]!r}")
+        self._rank = self._number("r", self._fields.get("r"))
+        self._alpha = self._number("lora_alpha", self._fields.get("lora_alpha"))
+        self._rank_patterns = self._patterns("rank_pattern")
+        self._alpha_patterns = self._patterns("alpha_pattern")
+
+    def rank(self, module: str) -> float:
+        """Return the rank that ``module`` (``model.layers.N...``) should have."""
+        return _matching(self._rank_patterns, module, self._rank)
+
+    def scale(self, module: str) -> float:
+        """Return alpha / rank, or alpha / sqrt(rank) for rsLoRA (arXiv 2312.03732)."""
+        rank = self.rank(module)
+        divisor = math.sqrt(rank) if self._fields.get("use_rslora") else rank
+        return _matching(self._alpha_patterns, module, self._alpha) / divisor
+
+    def _number(self, key: str, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+            raise AdapterError(f"{self._path}: {key} is {value!r}; a positive number is needed")
+        return float(value)
+
+    def _patterns(self, key: str) -> list[tuple[re.Pattern[str], float]]:
+        """Compile a pattern table; as in PEFT, the first pattern that ends a module's name wins."""
+        table = self._fields.get(key) or {}
+        if not isinstance(table, dict):
+            raise AdapterError(f"{self._path}: {key} must map module names to numbers")
+        try:
+            return [
+                (re.compile(rf"(.*\.)?({pattern})$"), self._number(f"{key}[{pattern!r}]", value))
+                for pattern, value in table.items()
+            ]
+        except re.error as error:
+            raise AdapterError(f"{self._path}: {key} has an invalid pattern: {error}") from error
+
+
+def _matching(patterns: list[tuple[re.Pattern[str], float]], module: str, default: float) -> float:
+    return next((value for pattern, value in patterns if pattern.match(module)), default)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_text())
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise AdapterError(f"{path} does not exist; expected a PEFT LoRA folder") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise AdapterError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
-        raise AdapterError(f"{path}: peft_type must be 'LORA'")
-    for key, allowed in _UNSUPPORTED.items():
-        if key in config and config[key] not in allowed:
-            raise AdapterError(f"{path}: {key} is {config[key]!r}; supported is {allowed[0]!r}")
-    for key in ("r", "lora_alpha"):
-        value = config.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise AdapterError(f"{path}: {key} is {value!r}; a positive number is needed")
-    return config
+    if not isinstance(value, dict):
+        raise AdapterError(f"{path} holds no JSON object")
+    return value
 
 
-def _read_pairs(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return (A, B) by module name, in float32."""
-    path = folder / _WEIGHTS
+def _read_pairs(path: Path) -> _Pairs:
+    """Return (A, B) in float32 by module name below the base model."""
     if not path.is_file():
         raise AdapterError(f"{path} does not exist; only safetensors weights are loaded")
     halves: dict[str, dict[str, Tensor]] = {}
@@ -117,35 +169,45 @@ def _read_pairs(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
                 module, _, kind = key.removesuffix(".weight").rpartition(".")
                 if kind not in ("lora_A", "lora_B"):
                     raise AdapterError(f"{path}: unexpected tensor {key!r}")
-                halves.setdefault(module, {})[kind] = file.get_tensor(key).float()
-    except SafetensorError as error:
+                name = module.removeprefix(_ROOT)
+                halves.setdefault(name, {})[kind] = file.get_tensor(key).float()
+    except (OSError, SafetensorError) as error:
         raise AdapterError(f"{path} is no valid safetensors file: {error}") from error
     lonely = [module for module, pair in halves.items() if len(pair) != 2]
     if lonely:
         raise AdapterError(f"{path}: lora_A or lora_B is missing for {_some(lonely)}")
+    if not halves:
+        raise AdapterError(f"{path} holds no LoRA factors")
     return {module: (pair["lora_A"], pair["lora_B"]) for module, pair in halves.items()}
 
 
-def _check_shapes(name: str, a: Tensor, b: Tensor, in_features: int, part: Part) -> None:
-    rank = a.shape[0]
-    if a.shape != (rank, in_features) or b.shape != (part.out_features, rank) or rank < 1:
-        raise AdapterError(
-            f"{name}: lora_A is {list(a.shape)} and lora_B {list(b.shape)}; this model needs "
-            f"[rank, {in_features}] and [{part.out_features}, rank]"
-        )
-
-
-def _scale(config: dict[str, Any], name: str, rank: int) -> float:
-    """Return alpha / rank, or alpha / sqrt(rank) for rsLoRA (arXiv 2312.03732)."""
-    alpha = float(config["lora_alpha"])
-    for pattern, value in (config.get("alpha_pattern") or {}).items():
-        if name.endswith(pattern):
-            alpha = float(value)
-    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+def _check_pairs(pairs: _Pairs, layout: LoraLayout, config: _Config) -> None:
+    """Refuse factors of unknown modules or wrong shapes, before memory is reserved for them."""
+    shapes = {
+        f"{_LAYERS}.{layer}.{part.module}": (target.in_features, part.out_features)
+        for layer in range(layout.num_layers)
+        for target in layout.targets
+        for part in target.parts
+    }
+    unknown = pairs.keys() - shapes.keys()
+    if unknown:
+        raise AdapterError(f"adapter targets modules this model does not have: {_some(unknown)}")
+    for module, (a, b) in pairs.items():
+        in_features, out_features = shapes[module]
+        rank = a.shape[0] if a.dim() else 0
+        if a.shape != (rank, in_features) or b.shape != (out_features, rank):
+            raise AdapterError(
+                f"{module}: lora_A is {list(a.shape)} and lora_B {list(b.shape)}; this model needs"
+                f" [rank, {in_features}] and [{out_features}, rank]"
+            )
+        if not 1 <= rank <= _MAX_RANK:
+            raise AdapterError(f"{module} has rank {rank}; allowed are 1 to {_MAX_RANK}")
+        if rank != config.rank(module):
+            raise AdapterError(
+                f"{module} has rank {rank}, but its configuration says {config.rank(module):g}"
+            )
 
 
 def _some(names: Iterable[str]) -> str:
     listed = sorted(names)
     return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")
-
-

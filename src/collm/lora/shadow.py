@@ -21,6 +21,8 @@ class TrainingFactors:
     """Bᵀ, block diagonal [num_parts * rank, out_features], compute dtype."""
     grad: Factors
     """Views of the flat gradient, float32."""
+    scale: float
+    """What B is multiplied by when it is applied."""
 
     def accumulate_(self, x: Tensor, t: Tensor, dt: Tensor, dy: Tensor) -> None:
         """Add this call's gradients: dA = dtᵀ x, and dB = dyᵀ t within each part's block."""
@@ -28,21 +30,27 @@ class TrainingFactors:
         self.grad.a.add_(dt.T @ x)
         for index, (part, _, grad_b) in enumerate(self.grad.parts()):
             columns = slice(column, column + part.out_features)
-            grad_b.add_(dy[:, columns].T @ t[:, index * rank : (index + 1) * rank])
+            update = dy[:, columns].T @ t[:, index * rank : (index + 1) * rank]
+            grad_b.add_(update, alpha=self.scale)
             column += part.out_features
 
 
 class Shadow:
     """Float32 master parameters, their gradient, and compute copies in the serving dtype.
 
-    Evaluation through the compute copies therefore sees the values that serving would see.
+    Parameters are kept with the scale alpha / rank taken out of B, which is how alpha acts under Adam:
+    it makes B learn alpha / rank times as fast as A. Evaluation reads the compute copies and so sees
+    the values that serving would see.
     """
 
-    def __init__(self, state: AdapterState, dtype: torch.dtype, device: torch.device) -> None:
-        """Start from a copy of ``state``."""
+    def __init__(
+        self, state: AdapterState, alpha: float, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Start from a copy of ``state``, in which the scale is folded into B."""
         self.layout: LoraLayout = state.layout
-        self.parameters = state.flat.to(device=device, copy=True)
+        self.parameters = torch.empty_like(state.flat, device=device)
         self.gradient = torch.zeros_like(self.parameters)
+        self._scale = alpha / state.layout.rank
         self._views = self.layout.views(self.parameters)
         self._factors: list[dict[Target, TrainingFactors]] = [
             {} for _ in range(self.layout.num_layers)
@@ -50,27 +58,42 @@ class Shadow:
         for view, grad in zip(self._views, self.layout.views(self.gradient), strict=True):
             a = torch.empty_like(view.a, dtype=dtype)
             b = torch.zeros(a.shape[0], view.target.out_features, dtype=dtype, device=device)
-            self._factors[view.layer][view.target.name] = TrainingFactors(a, b, grad)
-        self.refresh()
+            factors = TrainingFactors(a, b, grad, self._scale)
+            self._factors[view.layer][view.target.name] = factors
+        self.reset(state)
 
     def factors(self, layer: int, target: Target) -> TrainingFactors:
         """Return the compute copies and gradient views of one fused linear."""
         return self._factors[layer][target]
 
-    def refresh(self) -> None:
-        """Bring the compute copies up to date after the parameters changed."""
-        for view in self._views:
+    def operand(self, layer: int, target: Target) -> tuple[Tensor, Tensor]:
+        """Return A [num_parts * rank, in_features] and Bᵀ [num_parts * rank, out_features]."""
+        factors = self._factors[layer][target]
+        return factors.a, factors.b
+
+    def refresh(self, layers: range) -> None:
+        """Bring the compute copies of ``layers`` up to date after their parameters changed."""
+        num_targets = len(self.layout.targets)
+        for view in self._views[layers.start * num_targets : layers.stop * num_targets]:
             factors = self._factors[view.layer][view.target.name]
             factors.a.copy_(view.a)
             block_rows(view, factors.b)
+            factors.b.mul_(self._scale)
 
     def reset(self, state: AdapterState) -> None:
-        """Take over ``state``'s values; its rank must be the shadow's."""
+        """Take over ``state``'s values; its layout must be the shadow's."""
         assert state.layout == self.layout
         self.parameters.copy_(state.flat)
+        self._scale_b_(self.parameters, 1.0 / self._scale)
         self.gradient.zero_()
-        self.refresh()
+        self.refresh(range(self.layout.num_layers))
 
     def state(self) -> AdapterState:
-        """Return a copy of the parameters as they are now."""
-        return AdapterState(self.layout, self.parameters.detach().cpu().clone())
+        """Return a copy of the parameters as they are now, scale folded in."""
+        flat = self.parameters.cpu().clone()
+        self._scale_b_(flat, self._scale)
+        return AdapterState(self.layout, flat)
+
+    def _scale_b_(self, flat: Tensor, factor: float) -> None:
+        for view in self.layout.views(flat):
+            view.b.mul_(factor)

@@ -44,6 +44,11 @@ def initial_state(layout: LoraLayout, seed: int) -> AdapterState:
     generator = torch.Generator().manual_seed(seed)
     flat = torch.zeros(layout.num_parameters)
     for factors in layout.views(flat):
-        bound = 1.0 / math.sqrt(factors.target.in_features)
-        factors.a.uniform_(-bound, bound, generator=generator)
+        initialize_a_(factors.a, generator)
     return AdapterState(layout, flat)
+
+
+def initialize_a_(a: Tensor, generator: torch.Generator) -> Tensor:
+    """Fill ``a`` [num_rows, in_features] with the values that a new A starts from; return it."""
+    bound = 1.0 / math.sqrt(a.shape[1])
+    return a.uniform_(-bound, bound, generator=generator)

@@ -1,7 +1,8 @@
 """Versions of adapters on the device: names, slots, pins; promotion is one assignment.
 
-A version takes a slot when it is staged and gives it back when it is neither active, nor held for
-rollback, nor pinned by a request. Its cached keys and values are evicted before the slot is free.
+A version takes a slot when it is staged and gives it back when it is neither staged, nor active, nor
+held for rollback, nor pinned by a request. Its cached keys and values are evicted before the slot is
+free. Requests can name a version from its promotion until it is freed or its adapter unloaded.
 """
 
 from collections.abc import Callable
@@ -27,6 +28,8 @@ class _Loaded:
     state: AdapterState
     metadata: dict[str, str]
     num_pins: int = 0
+    is_public: bool = False
+    """Whether requests can name it: it was promoted, and its adapter not unloaded since."""
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,7 +87,8 @@ class AdapterStore:
         if model == self._base_model:
             return BASE
         version = self._active.get(model, VersionId(model))
-        if version not in self._loaded or self._staged.get(self._loaded[version].adapter) == version:
+        loaded = self._loaded.get(version)
+        if loaded is None or not loaded.is_public:
             raise UnknownAdapterError(
                 f"model {model!r} does not exist; available: {', '.join(self.names())}"
             )
@@ -92,25 +96,25 @@ class AdapterStore:
 
     def names(self) -> tuple[str, ...]:
         """Return everything ``resolve`` accepts: the base, adapters, then their loaded versions."""
-        staged = set(self._staged.values())
-        versions = sorted(version for version in self._loaded if version not in staged)
+        versions = sorted(version for version, loaded in self._loaded.items() if loaded.is_public)
         return (self._base_model, *sorted(self._active), *versions)
 
     # Versions
 
     def check(self, adapter: str, state: AdapterState) -> None:
-        """Raise ``AdapterError`` unless ``state`` can be served here as a version of ``adapter``."""
+        """Raise ``AdapterError`` unless ``state`` can be served here under the name ``adapter``."""
         if not adapter or "@" in adapter or adapter == self._base_model:
             raise AdapterError(
                 f"adapter name {adapter!r} is not allowed: it must not be empty, contain '@', "
                 f"or equal the base model's name {self._base_model!r}"
             )
-        if state.layout.targets != self._bank.layout.targets:
+        here = self._bank.layout
+        if (state.layout.targets, state.layout.num_layers) != (here.targets, here.num_layers):
             raise AdapterError(f"adapter {adapter!r} was made for a model of other shapes")
-        if state.layout.rank > self._bank.layout.rank:
+        if state.layout.rank > here.rank:
             raise AdapterError(
                 f"adapter {adapter!r} has rank {state.layout.rank}; lora.max_rank allows up to "
-                f"{self._bank.layout.rank}"
+                f"{here.rank}"
             )
         state.check_finite()
 
@@ -123,20 +127,25 @@ class AdapterStore:
     ) -> bool:
         """Copy ``state`` into a free slot, to be promoted; return ``False`` when none is free.
 
-        A version staged before and not yet promoted gives way to this one.
+        A version staged before and not yet promoted gives way to this one, unless there is no slot
+        for it even so. A version that is loaded already is kept until it is promoted or replaced.
 
         Raises:
-            AdapterError: The state cannot be served here, or the version exists with other content.
+            AdapterError: The state cannot be served here, ``version`` is not ``ADAPTER@LABEL``, or
+                it is loaded with other content.
         """
         self.check(adapter, state)
+        if not version.startswith(f"{adapter}@") or version == f"{adapter}@":
+            raise AdapterError(f"version {version!r} must be named {adapter}@LABEL")
         known = self._loaded.get(version)
         if known is not None:
             if known.digest != state.digest():
                 raise AdapterError(f"version {version} exists already with other content")
+            self._replace_staged(adapter, version)
             return True
-        self._unstage(adapter)
-        if not self._free_slots:
+        if not self._free_slots and not self._staged_gives_slot(adapter):
             return False
+        self._replace_staged(adapter, None)
         slot = self._free_slots.pop()
         self._bank.load(slot, state)
         self._loaded[version] = _Loaded(adapter, slot, state, metadata or {})
@@ -153,12 +162,13 @@ class AdapterStore:
         """
         loaded = self._known(version)
         adapter = loaded.adapter
+        if self._staged.get(adapter) == version:
+            del self._staged[adapter]
         previous = self._active.get(adapter)
         if previous == version:
             return
         self._active[adapter] = version
-        if self._staged.get(adapter) == version:
-            del self._staged[adapter]
+        loaded.is_public = True
         dropped = self._held.pop(adapter, None)
         if previous is not None:
             self._held[adapter] = previous
@@ -183,15 +193,21 @@ class AdapterStore:
         return held
 
     def unload(self, adapter: str) -> None:
-        """Stop serving an adapter; running requests keep their version to their end."""
+        """Stop serving an adapter; running requests keep their version to their end.
+
+        Raises:
+            UnknownAdapterError: The adapter has no active version.
+        """
         if adapter not in self._active:
             raise UnknownAdapterError(
                 f"adapter {adapter!r} is not loaded; available: {', '.join(self.names())}"
             )
-        self._unstage(adapter)
-        released = (self._active.pop(adapter), self._held.pop(adapter, None))
-        for version in released:
-            if version is not None:
+        del self._active[adapter]
+        self._held.pop(adapter, None)
+        self._staged.pop(adapter, None)
+        for version, loaded in list(self._loaded.items()):
+            if loaded.adapter == adapter:
+                loaded.is_public = False
                 self._free_if_unused(version)
 
     def active(self, adapter: str) -> VersionId | None:
@@ -231,20 +247,28 @@ class AdapterStore:
                 f"version {version!r} is not loaded; available: {', '.join(self.names())}"
             ) from None
 
-    def _unstage(self, adapter: str) -> None:
-        staged = self._staged.pop(adapter, None)
-        if staged is not None:
-            self._free_if_unused(staged)
+    def _staged_gives_slot(self, adapter: str) -> bool:
+        """Return whether a slot becomes free when another version is staged."""
+        staged = self._staged.get(adapter)
+        return staged is not None and not self._is_in_use(staged)
+
+    def _replace_staged(self, adapter: str, version: VersionId | None) -> None:
+        previous = self._staged.pop(adapter, None)
+        if version is not None:
+            self._staged[adapter] = version
+        if previous is not None:
+            self._free_if_unused(previous)
+
+    def _is_in_use(self, version: VersionId) -> bool:
+        """Return whether a version is needed, apart from being staged."""
+        loaded = self._loaded[version]
+        adapter = loaded.adapter
+        kept = (self._active.get(adapter), self._held.get(adapter))
+        return version in kept or loaded.num_pins > 0
 
     def _free_if_unused(self, version: VersionId) -> None:
         loaded = self._loaded[version]
-        adapter = loaded.adapter
-        in_use = version in (
-            self._active.get(adapter),
-            self._held.get(adapter),
-            self._staged.get(adapter),
-        )
-        if in_use or loaded.num_pins:
+        if self._is_in_use(version) or self._staged.get(loaded.adapter) == version:
             return
         self._on_freed(version)
         del self._loaded[version]

@@ -54,7 +54,11 @@ class Decoder:
     def forward(
         self, batch: StepBatch, caches: Sequence[Tensor], adapters: AdapterFactors
     ) -> Tensor:
-        """Write the step's keys and values to ``caches`` and return float logits [num_samples, vocab]."""
+        """Write the step's keys and values to ``caches``; return its logits.
+
+        Returns:
+            Float logits [num_samples, vocab_size] of the batch's ``sample_rows``.
+        """
         x = self.weights.embedding.index_select(0, batch.token_ids)
         rotation = self.rotary.rows(batch.positions)
         for index, layer in enumerate(self.weights.layers):
@@ -73,7 +77,11 @@ class Decoder:
         return self.logits(x.index_select(0, batch.sample_rows))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return float logits [num_rows, vocab_size] of final hidden states [num_rows, hidden_size]."""
+        """Return float logits [num_rows, vocab_size].
+
+        Args:
+            hidden: Residual stream after the last layer [num_rows, hidden_size].
+        """
         normed = rms_norm(hidden, self.weights.final_norm, self.spec.rms_norm_eps)
         return self.weights.head.forward(normed).float()
 

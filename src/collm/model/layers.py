@@ -1,7 +1,7 @@
 """One decoder layer as two residual halves, the same code for serving and for training.
 
-What differs is handed in: ``project`` applies a frozen linear and whatever adapters the caller serves
-or trains, ``attend`` knows where earlier keys are.
+What differs is handed in: ``project`` applies a frozen linear and whatever adapters the caller
+serves or trains, ``attend`` knows where earlier keys are.
 """
 
 from collections.abc import Callable
@@ -41,14 +41,14 @@ def attention_half(
     num_heads, num_kv_heads = spec.num_heads, spec.num_kv_heads
     h = rms_norm(x, layer.attention_norm, spec.rms_norm_eps)
     qkv = project("qkv", h).view(x.shape[0], num_heads + 2 * num_kv_heads, spec.head_dim)
-    qk, v = qkv.split((num_heads + num_kv_heads, num_kv_heads), dim=1)
+    qk, v = qkv[:, :-num_kv_heads], qkv[:, -num_kv_heads:]
     if layer.q_norm is not None and layer.k_norm is not None:
-        q, k = qk.split((num_heads, num_kv_heads), dim=1)
-        q = rms_norm(q, layer.q_norm, spec.rms_norm_eps)
-        k = rms_norm(k, layer.k_norm, spec.rms_norm_eps)
+        q = rms_norm(qk[:, :num_heads], layer.q_norm, spec.rms_norm_eps)
+        k = rms_norm(qk[:, num_heads:], layer.k_norm, spec.rms_norm_eps)
         qk = torch.cat((q, k), dim=1)
-    q, k = rotate(qk, *rotation).split((num_heads, num_kv_heads), dim=1)
-    return x + project("o", attend(q, torch.stack((k, v), dim=1)))
+    qk = rotate(qk, *rotation)
+    kv = torch.stack((qk[:, num_heads:], v), dim=1)
+    return x + project("o", attend(qk[:, :num_heads], kv))
 
 
 def mlp_half(x: Tensor, layer: LayerWeights, spec: ModelSpec, project: Project) -> Tensor:

@@ -34,14 +34,14 @@ class DecoderWeights:
     """All weights of a decoder."""
 
     embedding: Tensor
-    """[vocab_size, hidden_size]; of a checkpoint in the serving dtype it stays a view of the mapped file."""
+    """[vocab_size, hidden_size]; a view of the mapped file if that has the serving dtype."""
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor
     head: FrozenLinear
-    """Vocabulary projection. A packed head of tied weights is a second copy of the table, held because a
-    packed projection reads it twice as fast; the table itself stays on disk pages."""
+    """Vocabulary projection. A packed head of tied weights is a second copy of the table, held
+    because a packed projection reads it twice as fast; the table itself stays on disk pages."""
     head_gradient: FrozenLinear
-    """The same projection for training's input gradient: the plain table, which need not be unpacked."""
+    """The same projection for training's input gradient: the plain table needs no unpacking."""
 
     @property
     def num_bytes(self) -> int:

@@ -1,1 +1,1 @@
-"""Tensor kernels, each with a plain torch reference: linears, attention, rotary embedding, LoRA, sampling."""
+"""Tensor kernels, each with a plain reference: linears, attention, rotary, LoRA, sampling."""

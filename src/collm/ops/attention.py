@@ -1,7 +1,7 @@
 """Attention for serving, over paged keys and values.
 
-Cache of one layer: [num_blocks, block_size, 2, num_kv_heads, head_dim], keys at index 0 of the third
-dimension and values at 1, so that one gather brings both.
+Cache of one layer: [num_blocks, block_size, 2, num_kv_heads, head_dim], keys at index 0 of the
+third dimension and values at 1, so that one gather brings both.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class PrefillSpan:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """Where a step's rows find their keys: decode rows first, then one span per prefilling sequence."""
+    """Where a step's rows find their keys: decode rows first, then a span per longer chunk."""
 
     cache_rows: Tensor
     """Flat cache row [num_tokens] that each new key and value is written to."""
@@ -40,8 +40,12 @@ class AttentionPlan:
 
 
 def write_kv_(cache: Tensor, kv: Tensor, cache_rows: Tensor) -> None:
-    """Write ``kv`` [num_tokens, 2, num_kv_heads, head_dim] to rows of one layer's cache, in place."""
-    cache.view(-1, *kv.shape[1:]).index_copy_(0, cache_rows, kv)
+    """Write ``kv`` [num_tokens, 2, num_kv_heads, head_dim] to rows of one layer's cache, in place.
+
+    The cache stays finite: a masked key still takes part in products with weight 0, so a NaN that
+    an adapter left in a block would reach whichever request gets the block next.
+    """
+    cache.view(-1, *kv.shape[1:]).index_copy_(0, cache_rows, kv.nan_to_num(0.0, 0.0, 0.0))
 
 
 def paged_attention(q: Tensor, kv: Tensor, cache: Tensor, plan: AttentionPlan) -> Tensor:
@@ -70,9 +74,7 @@ def _decode(q: Tensor, cache: Tensor, plan: AttentionPlan) -> Tensor:
     kv = cache.index_select(0, plan.decode_blocks.view(-1))
     kv = kv.view(num_rows, -1, 2, num_kv_heads, head_dim).permute(2, 0, 3, 1, 4)
     grouped = q.view(num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
-    out = functional.scaled_dot_product_attention(
-        grouped, kv[0], kv[1], attn_mask=plan.decode_mask
-    )
+    out = functional.scaled_dot_product_attention(grouped, kv[0], kv[1], attn_mask=plan.decode_mask)
     return out.reshape(num_rows, num_heads, head_dim)
 
 

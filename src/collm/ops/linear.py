@@ -54,7 +54,7 @@ class PackedLinear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """Pack ``weight`` [out_features, in_features], bfloat16 on a CPU; keep ``bias`` as it is."""
+        """Pack ``weight`` [out_features, in_features], bfloat16 on a CPU."""
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
         self._num_bytes = weight.numel() * weight.element_size()
         self._bias = bias
@@ -71,7 +71,8 @@ class PackedLinear:
 
     def input_grad(self, dy: Tensor) -> Tensor:
         """Return ``dy W``."""
-        return dy @ self._packed.to_dense()
+        weight: Tensor = self._packed.to_dense()
+        return dy @ weight
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
@@ -79,7 +80,7 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
     return (
         device.type == "cpu"
         and dtype == torch.bfloat16
-        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     )
 

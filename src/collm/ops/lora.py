@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 Segment = tuple[int, int, int]
-"""(first row, end row, adapter slot): consecutive rows of one adapter; base-only rows have no segment."""
+"""(first row, end row, adapter slot): consecutive rows of one adapter; the base has no segment."""
 
 
 def add_lora_(
@@ -14,8 +14,8 @@ def add_lora_(
 ) -> None:
     """Add each segment's adapter output to the base output, in place.
 
-    Rows ``i`` of a segment with slot ``s`` gain ``(x[i] @ A[s].T) @ B[s]``; rows outside every segment
-    stay as they are, so base-only and adapted requests share one batch.
+    Rows ``i`` of a segment with slot ``s`` gain ``(x[i] @ A[s].T) @ B[s]``; rows outside every
+    segment stay as they are, so base-only and adapted requests share one batch.
 
     Args:
         y: Base projection [num_tokens, out_features]; changed.
@@ -33,7 +33,10 @@ def add_lora_(
 def add_lora_reference(
     y: Tensor, x: Tensor, slots: Tensor, bank_a: Tensor, bank_b: Tensor
 ) -> Tensor:
-    """Return what ``add_lora_`` computes, token by token; ``slots`` [num_tokens], -1 adds nothing."""
+    """Return what ``add_lora_`` computes, token by token.
+
+    ``slots`` [num_tokens] names each token's slot; -1 adds nothing.
+    """
     out = y.clone()
     for row, slot in enumerate(slots.tolist()):
         if slot >= 0:

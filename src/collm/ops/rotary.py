@@ -7,8 +7,8 @@ from torch import Tensor
 class RotaryTable:
     """Cosines and signed sines of every position, so that a rotation is three cheap operations.
 
-    Rotating ``x`` by half its width and multiplying by a sine whose first half is negative equals the
-    usual ``cat(-x2, x1) * sin``.
+    Rotating ``x`` by half its width and multiplying by a sine whose first half is negative equals
+    the usual ``cat(-x2, x1) * sin``.
 
     Source: RoFormer, arXiv 2104.09864, section 3.4.2.
     """

@@ -5,6 +5,7 @@ between steps, so a preempted or re-batched sequence draws what it would have dr
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,9 @@ from torch import Tensor
 from collm.types import SamplingParams, TokenLogprobs
 
 _CANDIDATES = 1024
-"""Most likely tokens looked at first for top-p: sorting a whole vocabulary takes milliseconds a row."""
+"""Most likely tokens looked at first: sorting a whole vocabulary takes milliseconds a row."""
+_DRAW_BITS = 52
+"""Random bits of a draw in [0, 1); one less than a double's, so that no rounding reaches 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,11 @@ class SamplingRow:
         )
 
     @property
+    def needs_ranking(self) -> bool:
+        """Whether some of the less likely tokens are cut off before the draw."""
+        return self.params.top_k > 0 or self.params.top_p < 1.0 or self.params.min_p > 0.0
+
+    @property
     def _is_below_minimum(self) -> bool:
         return len(self.output) < self.params.min_tokens and bool(self.stop_token_ids)
 
@@ -55,24 +63,26 @@ class SamplingRow:
                 values > 0, values / p.repetition_penalty, values * p.repetition_penalty
             )
         if self.output and (p.presence_penalty or p.frequency_penalty):
-            used, counts = torch.tensor(self.output).unique(return_counts=True)
-            logits[used] -= p.presence_penalty + p.frequency_penalty * counts
+            counts = Counter(self.output)
+            penalties = [p.presence_penalty + p.frequency_penalty * n for n in counts.values()]
+            logits[list(counts)] -= torch.tensor(penalties)
         if self._is_below_minimum:
             logits[list(self.stop_token_ids)] = -torch.inf
 
 
 def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
     """Return one token id per row of ``logits`` [num_rows, vocab_size], float32; not changed."""
-    if all(row.is_plain_greedy for row in rows):
-        tokens: list[int] = logits.argmax(dim=-1).tolist()
-        return tokens
-    return [_sample_row(logits[index], row) for index, row in enumerate(rows)]
+    greedy: list[int] = logits.argmax(dim=-1).tolist()
+    return [
+        token_id if row.is_plain_greedy else _sample_row(logits[index], row)
+        for index, (token_id, row) in enumerate(zip(greedy, rows, strict=True))
+    ]
 
 
 def token_logprobs(logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
     """Return log-probabilities of the unmodified distribution ``logits`` [vocab_size]."""
     logprobs = logits.log_softmax(dim=-1)
-    values, ids = logprobs.topk(num_top) if num_top else (logprobs[:0], logprobs[:0].long())
+    values, ids = logprobs.topk(num_top)
     top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
     return TokenLogprobs(float(logprobs[token_id]), top)
 
@@ -82,40 +92,52 @@ def _sample_row(logits: Tensor, row: SamplingRow) -> int:
     row.adjust_(logits)
     if row.params.temperature == 0.0:
         return int(logits.argmax())
-    ids, logits = _candidates(logits / row.params.temperature, row.params)
-    generator = torch.Generator().manual_seed(_draw_seed(row))
-    # The race of exponential clocks is won by token i with probability softmax(logits)[i].
-    noise = torch.empty_like(logits).exponential_(generator=generator)
-    winner = int((logits.softmax(dim=-1) / noise).argmax())
-    return winner if ids is None else int(ids[winner])
+    logits /= row.params.temperature
+    if not row.needs_ranking:
+        return _draw(logits, row)
+    ids, logits = _candidates(logits, row.params)
+    return int(ids[_draw(logits, row)])
 
 
-def _candidates(logits: Tensor, params: SamplingParams) -> tuple[Tensor | None, Tensor]:
-    """Return the ids and logits that top-k, top-p and min-p leave; ids ``None`` stands for all."""
-    if not params.top_k and params.top_p >= 1.0 and params.min_p <= 0.0:
-        return None, logits
+def _candidates(logits: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
+    """Return ids and logits, most likely first, of the tokens that top-k, top-p and min-p leave."""
     vocab_size = logits.shape[0]
-    limit = min(params.top_k or vocab_size, vocab_size)
-    total = logits.logsumexp(dim=-1)
-    num = min(limit, _CANDIDATES)
-    while True:
-        values, ids = logits.topk(num)
-        probs = (values - total).exp()
-        if params.top_k:
-            probs = probs / (values.logsumexp(-1) - total).exp() if num == limit else probs
-        before = probs.cumsum(-1) - probs
-        if num == limit or float(before[-1]) >= params.top_p or _is_below(probs[-1], probs[0], params):
-            break
-        num = limit
-    keep = (before < params.top_p) & (probs >= params.min_p * probs[0])
-    keep[0] = True
-    return ids[keep], values[keep]
+    num = min(params.top_k or _CANDIDATES, vocab_size)
+    values, ids = logits.topk(num)
+    total = (values if params.top_k else logits).logsumexp(dim=-1)
+    num_kept = _num_kept((values - total).exp(), params)
+    if num_kept == num and not params.top_k:  # the next ones may belong to it as well
+        values, ids = logits.topk(vocab_size)
+        num_kept = _num_kept((values - total).exp(), params)
+    return ids[:num_kept], values[:num_kept]
 
 
-def _is_below(last: Tensor, first: Tensor, params: SamplingParams) -> bool:
-    return float(last) < params.min_p * float(first)
+def _num_kept(probs: Tensor, params: SamplingParams) -> int:
+    """Return how many of ``probs``, in falling order, pass top-p and min-p; at least one.
+
+    ``probs`` are those of top-k's choice, so top-p is a share of what top-k left. Every token is
+    kept before which less than top-p lies, so the one that crosses it is the last.
+    """
+    keep = probs >= params.min_p * probs[0]
+    if params.top_p < 1.0:
+        keep &= probs.cumsum(dim=-1, dtype=torch.float64) - probs < params.top_p
+    return max(int(keep.sum()), 1)
 
 
-def _draw_seed(row: SamplingRow) -> int:
+def _draw(logits: Tensor, row: SamplingRow) -> int:
+    """Return an index drawn from the softmax of ``logits`` by inverting its distribution.
+
+    One number decides, so a rounding difference in the logits changes the token only where the
+    number falls within it of a border between two tokens.
+    """
+    cdf = logits.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
+    share = _draw_number(row) * cdf[-1]
+    # Past the end only for NaN logits, which must not fail the other requests of the step.
+    return min(int(torch.searchsorted(cdf, share, right=True)), len(cdf) - 1)
+
+
+def _draw_number(row: SamplingRow) -> float:
+    """Return a number in [0, 1) that the choice's seed and the token's position determine."""
     text = f"{row.seed}:{len(row.output)}".encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+    digest = hashlib.blake2b(text, digest_size=8).digest()
+    return (int.from_bytes(digest, "little") >> (64 - _DRAW_BITS)) / 2.0**_DRAW_BITS

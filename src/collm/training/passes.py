@@ -6,7 +6,7 @@ serving needs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -36,7 +36,6 @@ class LossSums:
     """Summed cross-entropy of each sample [num_samples], in nats."""
     num_tokens: Tensor
     """Supervised tokens of each sample [num_samples]."""
-    _parts: list[float] = field(default_factory=list)
 
     def mean(self) -> float:
         """Return the cross-entropy per supervised token."""

@@ -1,0 +1,88 @@
+"""The SQLite file: one writing connection and one for reads, which never wait for a write."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from collm.errors import ConfigError
+from collm.store.schema import MIGRATIONS
+
+
+class Database:
+    """Owner of the connections; any thread may use it. What is committed survives power loss."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the database and bring its tables up to date.
+
+        Raises:
+            ConfigError: The file is no database, a newer collm wrote it, or its file system cannot
+                keep a write-ahead log.
+        """
+        try:
+            self._writer = _open(path)
+            self._reader = _connect(path)
+        except sqlite3.Error as error:
+            raise ConfigError(f"database {path} cannot be used: {error}") from error
+        self._writing = Lock()
+        self._reading = Lock()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Yield the writing connection; commit when the block ends, undo all if it raises."""
+        with self._writing:
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+                self._writer.execute("COMMIT")
+            except BaseException:
+                self._writer.rollback()
+                raise
+
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        """Return the rows of one ``SELECT`` over everything committed before."""
+        with self._reading:
+            return self._reader.execute(sql, parameters).fetchall()
+
+    def close(self) -> None:
+        """Close the connections; waits for a transaction in progress."""
+        with self._writing, self._reading:
+            self._reader.close()
+            self._writer.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    connection = _connect(path)
+    try:
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise ConfigError(f"database {path}: its file system allows journal mode {mode!r} only")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        _migrate(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    with closing(connection.execute("PRAGMA user_version")) as cursor:
+        version: int = cursor.fetchone()[0]
+    if version > len(MIGRATIONS):
+        raise ConfigError(
+            f"database {path} has schema {version}, made by a newer collm; "
+            f"this one knows up to {len(MIGRATIONS)}"
+        )
+    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+        connection.executescript(
+            f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;"
+        )

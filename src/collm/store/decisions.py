@@ -1,0 +1,204 @@
+"""Which version of each adapter is active, and why: one row per promotion, rollback and refusal."""
+
+import json
+import math
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from collm.errors import UnknownAdapterError
+from collm.store.database import Database
+from collm.store.names import check_name
+from collm.types import VersionId
+
+
+class DecisionKind(StrEnum):
+    """What was decided about a version."""
+
+    PROMOTION = "promotion"
+    ROLLBACK = "rollback"
+    REFUSAL = "refusal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One decision, with what it was based on."""
+
+    decided_at_s: float
+    """Wall-clock time, seconds since 1970."""
+    kind: DecisionKind
+    adapter: str
+    version: VersionId | None
+    """The version promoted, returned to, or refused; ``None`` for a candidate without a name."""
+    previous: VersionId | None
+    """The version that was active when it was decided."""
+    reason: str
+    numbers: Mapping[str, Any]
+    """Figures by name, as JSON has them; NaN and infinities as ``"nan"``, ``"inf"``, ``"-inf"``."""
+
+
+class DecisionStore:
+    """Owner of the active and held versions' names. Any thread may read; writes take turns.
+
+    A change and its decision are one transaction: a row explains every active version.
+    """
+
+    def __init__(self, database: Database, *, now_s: Callable[[], float]) -> None:
+        """Keep decisions in ``database``, dated by ``now_s`` (wall clock, seconds since 1970)."""
+        self._database = database
+        self._now_s = now_s
+
+    def active(self) -> dict[str, VersionId]:
+        """Return the active version of each adapter that has one."""
+        rows = self._database.query(
+            "SELECT name, active FROM adapters WHERE active IS NOT NULL ORDER BY name"
+        )
+        return {row["name"]: row["active"] for row in rows}
+
+    def held(self) -> dict[str, VersionId]:
+        """Return, of each adapter that has one, the version that a rollback returns to."""
+        rows = self._database.query(
+            "SELECT name, held FROM adapters WHERE held IS NOT NULL ORDER BY name"
+        )
+        return {row["name"]: row["held"] for row in rows}
+
+    def history(self, adapter: str) -> tuple[Decision, ...]:
+        """Return every decision about an adapter, oldest first."""
+        rows = self._database.query(
+            "SELECT * FROM decisions WHERE adapter = ? ORDER BY id", (adapter,)
+        )
+        return tuple(_from_row(row) for row in rows)
+
+    def promote(self, version: VersionId, reason: str, numbers: Mapping[str, Any]) -> None:
+        """Make a version the active one and hold the one before; no effect if it is active already.
+
+        Args:
+            version: A published version.
+            reason: Why, for people.
+            numbers: What the decision was based on; whatever JSON can hold, and non-finite floats.
+
+        Raises:
+            UnknownAdapterError: The version is not published.
+        """
+        with self._database.transaction() as connection:
+            published = connection.execute(
+                "SELECT adapter FROM versions WHERE version = ?", (version,)
+            ).fetchone()
+            if published is None:
+                raise UnknownAdapterError(f"version {version!r} is not published")
+            adapter = published["adapter"]
+            active, _ = _pointers(connection, adapter)
+            if active == version:
+                return
+            _point(connection, adapter, active=version, held=active)
+            self._add(
+                connection,
+                DecisionKind.PROMOTION,
+                adapter,
+                version=version,
+                previous=active,
+                reason=reason,
+                numbers=numbers,
+            )
+
+    def rollback(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> VersionId:
+        """Make the held version active again and return it; nothing is held afterwards.
+
+        Raises:
+            UnknownAdapterError: The adapter has no held version.
+        """
+        with self._database.transaction() as connection:
+            active, held = _pointers(connection, adapter)
+            if held is None:
+                raise UnknownAdapterError(
+                    f"adapter {adapter!r} has no earlier version to roll back to"
+                )
+            _point(connection, adapter, active=held, held=None)
+            self._add(
+                connection,
+                DecisionKind.ROLLBACK,
+                adapter,
+                version=held,
+                previous=active,
+                reason=reason,
+                numbers=numbers,
+            )
+        return held
+
+    def refuse(
+        self, adapter: str, version: VersionId | None, reason: str, numbers: Mapping[str, Any]
+    ) -> None:
+        """Record that a candidate, which may have no name, was not promoted."""
+        check_name("adapter name", adapter)
+        with self._database.transaction() as connection:
+            active, _ = _pointers(connection, adapter)
+            self._add(
+                connection,
+                DecisionKind.REFUSAL,
+                adapter,
+                version=version,
+                previous=active,
+                reason=reason,
+                numbers=numbers,
+            )
+
+    def _add(
+        self,
+        connection: sqlite3.Connection,
+        kind: DecisionKind,
+        adapter: str,
+        *,
+        version: VersionId | None,
+        previous: VersionId | None,
+        reason: str,
+        numbers: Mapping[str, Any],
+    ) -> None:
+        text = json.dumps(_writable(numbers), allow_nan=False)
+        connection.execute(
+            "INSERT INTO decisions (decided_at_s, kind, adapter, version, previous, reason, "
+            "numbers) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (self._now_s(), kind, adapter, version, previous, reason, text),
+        )
+
+
+def _pointers(
+    connection: sqlite3.Connection, adapter: str
+) -> tuple[VersionId | None, VersionId | None]:
+    """Return the active and the held version."""
+    row = connection.execute(
+        "SELECT active, held FROM adapters WHERE name = ?", (adapter,)
+    ).fetchone()
+    return (row["active"], row["held"]) if row else (None, None)
+
+
+def _point(
+    connection: sqlite3.Connection, adapter: str, *, active: VersionId, held: VersionId | None
+) -> None:
+    connection.execute(
+        "UPDATE adapters SET active = ?, held = ? WHERE name = ?", (active, held, adapter)
+    )
+
+
+def _from_row(row: sqlite3.Row) -> Decision:
+    return Decision(
+        decided_at_s=row["decided_at_s"],
+        kind=DecisionKind(row["kind"]),
+        adapter=row["adapter"],
+        version=row["version"],
+        previous=row["previous"],
+        reason=row["reason"],
+        numbers=json.loads(row["numbers"]),
+    )
+
+
+def _writable(value: Any) -> Any:
+    """Return ``value`` with texts for the floats that JSON cannot write."""
+    if isinstance(value, Mapping):
+        return {key: _writable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_writable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,16 @@
+"""Names that become names of folders: no separators, no dots at the front, bounded length."""
+
+import re
+
+from collm.errors import AdapterError
+
+_ALLOWED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def check_name(what: str, name: str) -> None:
+    """Raise ``AdapterError``, calling it ``what``, unless ``name`` is safe as a folder's name."""
+    if not _ALLOWED.fullmatch(name):
+        raise AdapterError(
+            f"{what} {name!r} is not allowed: it must be 1 to 64 letters, digits, '.', '_' or '-', "
+            "the first a letter or digit"
+        )

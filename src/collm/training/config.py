@@ -1,0 +1,88 @@
+"""Configuration of fine-tuning: what learns, from what, how."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from collm.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobConfig:
+    """One adapter that learns for as long as the replica runs."""
+
+    adapter: str
+    """Name of the adapter; its versions are served as NAME and NAME@N."""
+    data: str
+    """Chat-format JSONL file, plain or gzipped, or the name of a shipped sample set."""
+    rank: int = 16
+    """Rank of the adapter; at most lora.max_rank."""
+    alpha: float = 32.0
+    """LoRA's alpha; the update is scaled by alpha / rank."""
+    learning_rate: float = 1e-3
+    """Peak learning rate of AdamW."""
+    warmup_steps: int = 10
+    """Optimizer steps over which the learning rate rises to its peak."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate falls to a tenth by total_steps."""
+    total_steps: int | None = None
+    """Optimizer steps after which the job ends; null never ends."""
+    weight_decay: float = 0.0
+    """AdamW's decoupled weight decay."""
+    max_grad_norm: float = 1.0
+    """Gradients of a step are shortened to this norm."""
+    tokens_per_step: int = 768
+    """Sample tokens accumulated before each optimizer step."""
+    micro_batch_tokens: int = 1024
+    """Most sample tokens packed into one micro-batch; fewer when the quanta would get too long."""
+    evaluate_every: int = 10
+    """Optimizer steps between evaluations on held-out samples."""
+    held_out_share: float = 0.05
+    """Share of the samples that are never trained on."""
+    max_held_out: int = 128
+    """Most held-out samples that an evaluation reads."""
+    weight: float = 1.0
+    """Share of training time relative to the other jobs' weights."""
+    seed: int = 0
+    """Seeds the adapter's first factors and the order of samples."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        positive = (
+            "rank", "alpha", "learning_rate", "max_grad_norm", "tokens_per_step", "micro_batch_tokens",
+            "evaluate_every", "max_held_out", "weight",
+        )  # fmt: skip
+        for name in positive:
+            self._check(name, getattr(self, name) > 0, "more than 0")
+        self._check("warmup_steps", self.warmup_steps >= 0, "0 or more")
+        self._check("weight_decay", self.weight_decay >= 0, "0 or more")
+        self._check("held_out_share", 0 < self.held_out_share < 1, "between 0 and 1, both excluded")
+        self._check("total_steps", self.total_steps is None or self.total_steps > 0, "1 or more")
+        if self.schedule != "constant" and self.total_steps is None:
+            raise ConfigError(f"jobs: schedule {self.schedule!r} needs total_steps")
+
+    def _check(self, name: str, is_allowed: bool, allowed: str) -> None:
+        if not is_allowed:
+            raise ConfigError(f"jobs.{name} is {getattr(self, name)}; allowed is {allowed}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingConfig:
+    """What a replica learns."""
+
+    jobs: tuple[JobConfig, ...] = ()
+    """Adapters that learn, each from its own data."""
+    activations: Literal["keep", "recompute"] = "keep"
+    """Keep activations between forward and backward, or recompute them: a third slower, far less memory."""
+    checkpoint_interval_s: float = 15.0
+    """Time between snapshots of the training state; a crash loses at most about this much of training."""
+
+    def __post_init__(self) -> None:
+        """Check that names are unique and ranges hold."""
+        names = [job.adapter for job in self.jobs]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"training.jobs: adapter {name!r} appears more than once")
+        if not 1.0 <= self.checkpoint_interval_s <= 30.0:
+            raise ConfigError(
+                f"training.checkpoint_interval_s is {self.checkpoint_interval_s}; allowed is 1 to 30"
+            )
