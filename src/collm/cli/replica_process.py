@@ -1,11 +1,54 @@
 """The process of one replica: its step loop and its HTTP server."""
 
+import sys
+
+import torch
 import typer
 
+from collm.cli.cache import cache_dir
+from collm.cli.training_jobs import load_datasets
+from collm.config import CollmConfig
+from collm.model.checkpoint import Checkpoint
+from collm.model.sources import find_checkpoint
+from collm.replica.assembly import ReplicaSettings, open_replica
 from collm.server.app import make_app
 from collm.server.backend import Replica
 from collm.server.config import ServerConfig
 from collm.server.run import run
+
+_SWITCH_INTERVAL_S = 0.001
+"""How long the HTTP thread may hold the interpreter while the step loop wants it; Python's own 5 ms
+would be felt in every step."""
+
+
+def run_replica(config: CollmConfig) -> None:
+    """Load the model, start learning, and serve until a signal.
+
+    Raises:
+        ModelError: The model cannot be found or served.
+        ConfigError: A setting does not fit the model or the machine.
+        DataError: A training set cannot be used.
+    """
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    datasets = load_datasets(config.training)
+    folder = find_checkpoint(config.model.source, cache_dir=cache_dir() / "models", progress=_tell)
+    checkpoint = Checkpoint(folder)
+    checkpoint.verify()
+    settings = ReplicaSettings(
+        base_model=config.model.served_name,
+        dtype=getattr(torch, config.model.dtype),
+        replica=config.replica,
+        memory=config.memory,
+        scheduler=config.scheduler,
+        lora=config.lora,
+        pacing=config.pacing,
+        training=config.training,
+    )
+    replica = open_replica(checkpoint, settings, datasets)
+    try:
+        serve_replica(replica.client, config.server)
+    finally:
+        replica.close()
 
 
 def serve_replica(replica: Replica, config: ServerConfig) -> None:
@@ -16,3 +59,7 @@ def serve_replica(replica: Replica, config: ServerConfig) -> None:
         CollmError: The step loop ended by itself.
     """
     run(make_app(replica, config), on_ready=lambda url: typer.echo(f"collm is ready at {url}"))
+
+
+def _tell(text: str, *_: object) -> None:
+    typer.echo(text, err=True)

@@ -10,6 +10,7 @@ import typer
 
 from collm.cli.config_file import load_config
 from collm.cli.config_reference import config_reference, resolved_config
+from collm.cli.training_jobs import with_jobs
 
 app = typer.Typer(add_completion=False)
 
@@ -39,6 +40,14 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one.")] = None,
+    train: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=DATA",
+            help="Fine-tune adapter NAME on DATA, a chat-format JSONL file or a shipped set "
+            "(clinc150, medquad, snips), while serving; may come several times.",
+        ),
+    ] = None,
     print_config: Annotated[
         bool,
         typer.Option("--print-config", help="Print every setting with its explanation, and exit."),
@@ -55,7 +64,7 @@ def serve(
         return
     named = {"model.source": model, "server.host": host, "server.port": port}
     chosen = [f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None]
-    config = load_config(config_file, [*(overrides or []), *chosen])
+    config = with_jobs(load_config(config_file, [*(overrides or []), *chosen]), train or [])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     typer.echo(
         f"# resolved configuration (seed {config.seed})\n{resolved_config(config)}", err=True

@@ -5,29 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from collm.engine.config import MemoryConfig
 from collm.errors import ConfigError
 from collm.model.spec import ModelSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryConfig:
-    """Memory for keys and values."""
-
-    kv_cache_mib: int = 1024
-    """Memory for the KV blocks of all sequences and of the prefix cache, in MiB."""
-    block_size: int = 16
-    """Tokens per KV block."""
-    max_model_len: int | None = None
-    """Longest prompt plus output in tokens; by default as long as model and blocks allow."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        for name in ("kv_cache_mib", "block_size"):
-            value = getattr(self, name)
-            if value < 1:
-                raise ConfigError(f"memory.{name} is {value}; it must be at least 1")
-        if self.max_model_len is not None and self.max_model_len < 1:
-            raise ConfigError(f"memory.max_model_len is {self.max_model_len}; at least 1, or null")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collm.lora.layout import LoraLayout
 from collm.lora.state import AdapterState, initialize_a_
 
 _NEGLIGIBLE = 1e-7
-"""Singular values under this share of the largest are rounding errors of float32 factors."""
+"""Singular values under this share of ‖b‖ ‖a‖ are rounding errors of float32 factors."""
 
 
 def truncated_product(a: Tensor, b: Tensor, rank: int) -> tuple[Tensor, Tensor]:
@@ -28,7 +28,8 @@ def truncated_product(a: Tensor, b: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     q_b, r_b = torch.linalg.qr(b.double())
     q_a, r_a = torch.linalg.qr(a.double().T)
     u, s, vh = torch.linalg.svd(r_b @ r_a.T, full_matrices=False)
-    kept = min(rank, int((s > _NEGLIGIBLE * s[0]).sum()))
+    noise = _NEGLIGIBLE * torch.linalg.norm(r_b) * torch.linalg.norm(r_a)
+    kept = min(rank, int((s > noise).sum()))
     root = s[:kept].sqrt()
     new_a = a.new_zeros(rank, a.shape[1])
     new_b = b.new_zeros(b.shape[0], rank)

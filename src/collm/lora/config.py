@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from collm.errors import ConfigError
 
+MAX_RANK = 512
+"""Largest adapter rank that can be configured or read from a file."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraConfig:
@@ -17,7 +20,7 @@ class LoraConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if not 1 <= self.max_rank <= 512:
-            raise ConfigError(f"lora.max_rank is {self.max_rank}; allowed are 1 to 512")
+        if not 1 <= self.max_rank <= MAX_RANK:
+            raise ConfigError(f"lora.max_rank is {self.max_rank}; allowed are 1 to {MAX_RANK}")
         if not 2 <= self.num_slots <= 1024:
             raise ConfigError(f"lora.num_slots is {self.num_slots}; allowed are 2 to 1024")

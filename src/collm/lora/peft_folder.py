@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from collm.errors import AdapterError
+from collm.lora.config import MAX_RANK
 from collm.lora.layout import LoraLayout, lora_layout
 from collm.lora.state import AdapterState
 from collm.model.spec import ModelSpec
@@ -21,7 +22,6 @@ _CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
 _ROOT = "base_model.model."
 _LAYERS = "model.layers"
-_MAX_RANK = 512
 _Pairs = dict[str, tuple[Tensor, Tensor]]
 _SUPPORTED: dict[str, tuple[object, ...]] = {
     "use_dora": (False, None),
@@ -200,8 +200,8 @@ def _check_pairs(pairs: _Pairs, layout: LoraLayout, config: _Config) -> None:
                 f"{module}: lora_A is {list(a.shape)} and lora_B {list(b.shape)}; this model needs"
                 f" [rank, {in_features}] and [{out_features}, rank]"
             )
-        if not 1 <= rank <= _MAX_RANK:
-            raise AdapterError(f"{module} has rank {rank}; allowed are 1 to {_MAX_RANK}")
+        if not 1 <= rank <= MAX_RANK:
+            raise AdapterError(f"{module} has rank {rank}; allowed are 1 to {MAX_RANK}")
         if rank != config.rank(module):
             raise AdapterError(
                 f"{module} has rank {rank}, but its configuration says {config.rank(module):g}"

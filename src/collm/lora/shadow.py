@@ -1,6 +1,6 @@
 """The copy of an adapter that training writes; inference never reads it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,9 +38,9 @@ class TrainingFactors:
 class Shadow:
     """Float32 master parameters, their gradient, and compute copies in the serving dtype.
 
-    Parameters are kept with the scale alpha / rank taken out of B, which is how alpha acts under Adam:
-    it makes B learn alpha / rank times as fast as A. Evaluation reads the compute copies and so sees
-    the values that serving would see.
+    Parameters are kept with the scale alpha / rank taken out of B, which is how alpha acts under
+    Adam: it makes B learn alpha / rank times as fast as A. Evaluation reads the compute copies and
+    so sees the values that serving would see.
     """
 
     def __init__(
@@ -77,15 +77,20 @@ class Shadow:
         for view in self._views[layers.start * num_targets : layers.stop * num_targets]:
             factors = self._factors[view.layer][view.target.name]
             factors.a.copy_(view.a)
-            block_rows(view, factors.b)
-            factors.b.mul_(self._scale)
+            # Scaled before it is rounded to the compute dtype, as serving has it.
+            block_rows(replace(view, b=view.b * self._scale), factors.b)
 
     def reset(self, state: AdapterState) -> None:
         """Take over ``state``'s values; its layout must be the shadow's."""
         assert state.layout == self.layout
-        self.parameters.copy_(state.flat)
-        self._scale_b_(self.parameters, 1.0 / self._scale)
+        parameters = state.flat.clone()
+        self._scale_b_(parameters, 1.0 / self._scale)
         self.gradient.zero_()
+        self.load_parameters(parameters)
+
+    def load_parameters(self, parameters: Tensor) -> None:
+        """Take over a copy of another shadow's ``parameters``, of the same layout and alpha."""
+        self.parameters.copy_(parameters)
         self.refresh(range(self.layout.num_layers))
 
     def state(self) -> AdapterState:

@@ -1,8 +1,8 @@
 """Versions of adapters on the device: names, slots, pins; promotion is one assignment.
 
-A version takes a slot when it is staged and gives it back when it is neither staged, nor active, nor
-held for rollback, nor pinned by a request. Its cached keys and values are evicted before the slot is
-free. Requests can name a version from its promotion until it is freed or its adapter unloaded.
+A version takes a slot when it is staged and gives it back when it is neither staged, nor active,
+nor held for rollback, nor pinned by a request. Its cached keys and values are evicted before the
+slot is free. Requests can name a version from its promotion until it is freed or unloaded.
 """
 
 from collections.abc import Callable

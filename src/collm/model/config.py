@@ -1,6 +1,7 @@
 """Configuration of the base model."""
 
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Literal
 
 from collm.errors import ConfigError
@@ -14,6 +15,8 @@ class ModelConfig:
 
     source: str = DEFAULT_SOURCE
     """Checkpoint folder, GGUF file, a name from ``collm models list``, or a hub id."""
+    name: str | None = None
+    """Name that requests ask for it by; by default the last part of ``source``."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Number format of the base weights and of the keys and values."""
 
@@ -22,3 +25,8 @@ class ModelConfig:
             raise ConfigError(
                 "source is empty; allowed: a folder, a .gguf file, a known name, a hub id"
             )
+
+    @property
+    def served_name(self) -> str:
+        """The name that requests ask for the base model by."""
+        return self.name or PurePath(self.source).name.removesuffix(".gguf")

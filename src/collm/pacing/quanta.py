@@ -92,12 +92,22 @@ def evaluation_quanta(
     )
 
 
-def optimizer_quanta(num_parameters: int, chunk: int, adapter: str = "") -> tuple[Quantum, ...]:
-    """Cut the update of a flat parameter vector into quanta of at most ``chunk`` parameters.
+def optimizer_quanta(
+    num_layers: int, layer_parameters: int, max_parameters: int, adapter: str
+) -> tuple[Quantum, ...]:
+    """List the quanta of one optimizer step in the order in which they run.
 
-    Quantum ``i`` updates the elements after those of quanta ``0 … i - 1``.
+    Each updates whole layers, those after the layers of the quanta before it: as many as stay
+    within ``max_parameters``, but at least one.
+
+    Args:
+        num_layers: Layers of the model.
+        layer_parameters: Adapter parameters of one layer.
+        max_parameters: Most parameters of a quantum of several layers.
+        adapter: Name of the adapter that learns.
     """
+    counts = cut(num_layers, max(1, max_parameters // layer_parameters))
     return tuple(
-        Quantum(QuantumKind.OPTIMIZER, size, i, adapter)
-        for i, size in enumerate(cut(num_parameters, chunk))
+        Quantum(QuantumKind.OPTIMIZER, count * layer_parameters, i, adapter)
+        for i, count in enumerate(counts)
     )

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -75,8 +75,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    with closing(connection.execute("PRAGMA user_version")) as cursor:
-        version: int = cursor.fetchone()[0]
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > len(MIGRATIONS):
         raise ConfigError(
             f"database {path} has schema {version}, made by a newer collm; "

@@ -83,12 +83,7 @@ class DecisionStore:
             UnknownAdapterError: The version is not published.
         """
         with self._database.transaction() as connection:
-            published = connection.execute(
-                "SELECT adapter FROM versions WHERE version = ?", (version,)
-            ).fetchone()
-            if published is None:
-                raise UnknownAdapterError(f"version {version!r} is not published")
-            adapter = published["adapter"]
+            adapter = _adapter_of(connection, version)
             active, _ = _pointers(connection, adapter)
             if active == version:
                 return
@@ -103,29 +98,25 @@ class DecisionStore:
                 numbers=numbers,
             )
 
-    def rollback(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> VersionId:
-        """Make the held version active again and return it; nothing is held afterwards.
+    def rollback(self, version: VersionId, reason: str, numbers: Mapping[str, Any]) -> None:
+        """Make an earlier version the active one again; nothing is held afterwards.
 
         Raises:
-            UnknownAdapterError: The adapter has no held version.
+            UnknownAdapterError: The version is not published.
         """
         with self._database.transaction() as connection:
-            active, held = _pointers(connection, adapter)
-            if held is None:
-                raise UnknownAdapterError(
-                    f"adapter {adapter!r} has no earlier version to roll back to"
-                )
-            _point(connection, adapter, active=held, held=None)
+            adapter = _adapter_of(connection, version)
+            active, _ = _pointers(connection, adapter)
+            _point(connection, adapter, active=version, held=None)
             self._add(
                 connection,
                 DecisionKind.ROLLBACK,
                 adapter,
-                version=held,
+                version=version,
                 previous=active,
                 reason=reason,
                 numbers=numbers,
             )
-        return held
 
     def refuse(
         self, adapter: str, version: VersionId | None, reason: str, numbers: Mapping[str, Any]
@@ -161,6 +152,15 @@ class DecisionStore:
             "numbers) VALUES (?, ?, ?, ?, ?, ?, ?)",
             (self._now_s(), kind, adapter, version, previous, reason, text),
         )
+
+
+def _adapter_of(connection: sqlite3.Connection, version: VersionId) -> str:
+    row = connection.execute(
+        "SELECT adapter FROM versions WHERE version = ?", (version,)
+    ).fetchone()
+    if row is None:
+        raise UnknownAdapterError(f"version {version!r} is not published")
+    return str(row["adapter"])
 
 
 def _pointers(

@@ -14,15 +14,6 @@ from pathlib import Path
 _STAGING = ".new-"
 
 
-def replace_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Create ``path``, or replace it, by what ``write`` writes to the path it is given."""
-    with _staged(path) as staged:
-        write(staged)
-        _sync(staged)
-        staged.replace(path)
-        _sync(path.parent)
-
-
 def create_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """Create ``path``, which must not exist, with what ``fill`` writes into the folder it is given.
 

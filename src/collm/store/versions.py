@@ -51,7 +51,7 @@ class VersionStore:
     def __init__(
         self, database: Database, root: Path, *, max_versions: int, now_s: Callable[[], float]
     ) -> None:
-        """Open the store and remove folders whose publication was never acknowledged.
+        """Open the store and remove folders that belong to no published version.
 
         Args:
             database: Holds the rows.
@@ -190,7 +190,7 @@ class VersionStore:
         known = {published.folder for published in self.published()}
         for folder in self._root.glob("*/*"):
             if folder.is_dir() and folder not in known:
-                _log.warning("%s was never completely published; removing it", folder)
+                _log.warning("%s belongs to no published version; removing it", folder)
                 shutil.rmtree(folder)
 
     def _find(self, version: VersionId) -> PublishedVersion | None:

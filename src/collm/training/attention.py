@@ -18,8 +18,8 @@ from torch.autograd import Function
 from torch.nn import functional
 
 _FUSED_FROM = 256
-"""Padded length from which the fused kernel is used: below, plain products are several times faster on a
-CPU; above, their score matrices grow too large."""
+"""Number of keys from which the fused kernel is used: below, plain products are several times
+faster on a CPU; above, their score matrices grow too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class PackedAttention:
     """The prefix, if there is one, is a group of its own."""
 
     def attend(self, q: Tensor, kv: Tensor) -> Tensor:
-        """Return outputs [num_rows, num_heads * head_dim]; arguments as in ``model.layers.Attend``."""
+        """Return outputs [num_rows, num_heads * head_dim]; see ``model.layers.Attend``."""
         out = None
         for group in self.groups:
             part = self._attend_group(q, kv, group)
@@ -56,8 +56,8 @@ class PackedAttention:
         """Attend within one group; rows of other groups come out zero."""
         num_samples, (_, num_heads, head_dim) = group.num_samples, q.shape
         num_kv_heads, length = kv.shape[2], group.mask.shape[0]
-        queries = _Gather.apply(q, group.padded_rows, group.places)
-        keys = _Gather.apply(kv, group.padded_rows, group.places)
+        queries = _gather(q, group.padded_rows, group.places)
+        keys = _gather(kv, group.padded_rows, group.places)
         # Query heads that share a key head are laid side by side as more query rows.
         queries = queries.view(num_samples, length, num_kv_heads, -1, head_dim)
         queries = queries.permute(0, 2, 3, 1, 4).flatten(2, 3)
@@ -68,8 +68,7 @@ class PackedAttention:
         out = _masked_attention(queries, keys[0], keys[1], group.mask)
         out = out.view(num_samples, num_kv_heads, -1, length, head_dim).permute(0, 3, 1, 2, 4)
         places = out.reshape(num_samples * length, num_heads, head_dim)
-        unpadded: Tensor = _Gather.apply(places, group.places, group.padded_rows)
-        return unpadded
+        return _gather(places, group.places, group.padded_rows)
 
 
 def pack_attention(
@@ -123,23 +122,30 @@ def _make_group(
 
 
 def _masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Attend q [samples, kv_heads, group * length, head_dim] to k, v [samples, kv_heads, keys, …]."""
+    """Attend q [samples, kv_heads, group * length, head_dim] to k, v [samples, kv_heads, keys, …].
+
+    Query heads that share a key head follow one another, so the mask repeats for each.
+    """
     num_samples, num_kv_heads, num_queries, head_dim = q.shape
     mask = mask.repeat(num_queries // mask.shape[0], 1)
     if mask.shape[1] >= _FUSED_FROM:
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
     q, k, v = (t.reshape(num_samples * num_kv_heads, -1, head_dim) for t in (q, k, v))
-    scores = torch.baddbmm(
-        mask.expand(len(q), -1, -1), q, k.transpose(1, 2), alpha=head_dim**-0.5
-    )
+    scores = torch.baddbmm(mask.expand(len(q), -1, -1), q, k.transpose(1, 2), alpha=head_dim**-0.5)
     return torch.bmm(scores.softmax(dim=-1), v)
 
 
-class _Gather(Function):
-    """Rows of ``x`` by index, where an index one past the end gives zeros.
+def _gather(x: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
+    """Return rows of ``x`` by index, where an index one past the end gives zeros."""
+    rows: Tensor = _Gather.apply(x, index, inverse)  # type: ignore[no-untyped-call]
+    return rows
 
-    Each row is taken at most once, so the gradient is a gather by the inverse index: much cheaper than
-    the scatter-add that autograd would use for ``index_select``.
+
+class _Gather(Function):
+    """``_gather``, differentiable.
+
+    Each row is taken at most once, so the gradient is a gather by the inverse index: much cheaper
+    than the scatter-add that autograd would use for ``index_select``.
     """
 
     @staticmethod

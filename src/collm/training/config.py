@@ -48,8 +48,8 @@ class JobConfig:
     def __post_init__(self) -> None:
         """Check the ranges."""
         positive = (
-            "rank", "alpha", "learning_rate", "max_grad_norm", "tokens_per_step", "micro_batch_tokens",
-            "evaluate_every", "max_held_out", "weight",
+            "rank", "alpha", "learning_rate", "max_grad_norm", "tokens_per_step",
+            "micro_batch_tokens", "evaluate_every", "max_held_out", "weight",
         )  # fmt: skip
         for name in positive:
             self._check(name, getattr(self, name) > 0, "more than 0")
@@ -72,9 +72,11 @@ class TrainingConfig:
     jobs: tuple[JobConfig, ...] = ()
     """Adapters that learn, each from its own data."""
     activations: Literal["keep", "recompute"] = "keep"
-    """Keep activations between forward and backward, or recompute them: a third slower, far less memory."""
+    """Keep activations between forward and backward, or recompute them: a third slower, far less
+    memory."""
     checkpoint_interval_s: float = 15.0
-    """Time between snapshots of the training state; a crash loses at most about this much of training."""
+    """Time between snapshots of the training state; a crash loses at most about this much of
+    training."""
 
     def __post_init__(self) -> None:
         """Check that names are unique and ranges hold."""
@@ -84,5 +86,6 @@ class TrainingConfig:
                 raise ConfigError(f"training.jobs: adapter {name!r} appears more than once")
         if not 1.0 <= self.checkpoint_interval_s <= 30.0:
             raise ConfigError(
-                f"training.checkpoint_interval_s is {self.checkpoint_interval_s}; allowed is 1 to 30"
+                f"training.checkpoint_interval_s is {self.checkpoint_interval_s};"
+                " allowed is 1 to 30"
             )

@@ -5,24 +5,27 @@ program at a time (a micro-batch, an optimizer step, an evaluation, a snapshot),
 jobs can share a trainer and a micro-batch can be dropped without a trace.
 """
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from collm.lora.algebra import rebase
+from collm.errors import ConfigError
+from collm.lora.algebra import combine, rebase
+from collm.lora.bank import AdapterBank
+from collm.lora.layout import LoraLayout
 from collm.lora.shadow import Shadow
 from collm.lora.state import AdapterState
 from collm.model.decoder import Decoder
-from collm.pacing.quanta import Quantum, QuantumKind, cut
+from collm.model.layers import Target
+from collm.pacing.quanta import Quantum, QuantumKind, optimizer_quanta
 from collm.training.config import JobConfig
 from collm.training.events import HeldOutReport, TrainingEvent, TrainingSnapshot, TrainReport
 from collm.training.microbatch import MicroBatch, pack
 from collm.training.optimizer import FlatAdamW, clip_factor, learning_rate_share
-from collm.training.passes import Activations, Pass
+from collm.training.passes import Activations, Operand, Pass
 from collm.training.samples import TokenSample
 from collm.training.stream import Cursor, SampleStream
 
@@ -32,6 +35,7 @@ _MAX_LOSS_ROWS = 256
 _MIN_LOSS_ROWS = 8
 
 Program = Iterator[Quantum]
+Measurement = Generator[Quantum, None, float]
 
 
 class QuantumSizes(Protocol):
@@ -68,6 +72,7 @@ class Job:
         activations: Activations,
     ) -> None:
         table = decoder.weights.embedding
+        self._dtype, self._device = table.dtype, table.device
         self.config = config
         self.num_steps = 0
         self.events: list[TrainingEvent] = []
@@ -77,14 +82,18 @@ class Job:
         self._sizes = sizes
         self._max_quantum_s = max_quantum_s
         self._activations = activations
-        self._shadow = Shadow(start, config.alpha, table.dtype, table.device)
-        self._optimizer = FlatAdamW(
-            self._shadow.layout.num_parameters, config.weight_decay, table.device
-        )
+        layout = replace(start.layout, rank=config.rank)
+        self._shadow = Shadow(_fitted(start, layout), config.alpha, self._dtype, self._device)
+        self._optimizer = FlatAdamW(layout.num_parameters, config.weight_decay, self._device)
         self._stream = SampleStream(training, config.seed, Cursor())
+        self._step_cursor = self._stream.cursor
         self._learned: list[MicroBatch] = []
         self._loss_sum = 0.0
-        self._active_loss: float | None = None
+        self._unmeasured: AdapterState | None = start
+        """What is served, until its loss is known."""
+        self._active_loss = math.inf
+        self._is_ahead = False
+        """Whether the shadow may differ from what is served."""
         self._is_evaluation_due = True
         self._is_snapshot_due = False
 
@@ -112,41 +121,67 @@ class Job:
         return self._learn()
 
     def drop_gradient(self) -> None:
-        """Forget the micro-batches since the last step, a half-finished one included."""
-        self._shadow.gradient.zero_()
-        self._learned.clear()
-        self._loss_sum = 0.0
+        """Forget the micro-batches since the last step, a half-finished one included.
+
+        Their samples come again.
+        """
+        self._clear_gradient()
+        self._stream = SampleStream(self._training, self.config.seed, self._step_cursor)
 
     def rebase(self, old: AdapterState | None, new: AdapterState) -> None:
         """Carry what was learned since ``old`` over to ``new``, which is served from now on.
 
         The factors change their basis, so the optimizer's moments start anew.
         """
-        self._restart(rebase(self._shadow.state(), old, new))
+        self._restart(rebase(self._shadow.state(), old, new), new)
+        self._is_ahead = True
 
     def reset(self, state: AdapterState) -> None:
-        """Continue from ``state``, forgetting what was learned beyond it (after a rollback)."""
-        self._restart(rebase(state, None, _zero(self._shadow)))
+        """Continue from ``state``, served from now on, and forget what was learned beyond it."""
+        self._restart(_fitted(state, self._shadow.layout), state)
+        self._is_ahead = False
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, str]) -> None:
-        """Take over a snapshot of this job."""
-        self._shadow.parameters.copy_(tensors["parameters"])
-        self._shadow.refresh(range(self._shadow.layout.num_layers))
+        """Take over a snapshot of this job.
+
+        What is served may be newer than the snapshot, so it is measured before any candidate.
+
+        Raises:
+            ConfigError: The snapshot was taken with another rank or alpha.
+        """
+        for name, value in self._shape().items():
+            if meta[name] != value:
+                raise ConfigError(
+                    f"jobs.{name} of {self.name!r} is {value}, but its checkpoint was written with"
+                    f" {meta[name]}; restore that or delete the checkpoint"
+                )
+        self._shadow.load_parameters(tensors["parameters"])
         self._optimizer.mean.copy_(tensors["mean"])
         self._optimizer.square.copy_(tensors["square"])
         self._optimizer.num_steps = int(meta["optimizer_steps"])
         self.num_steps = int(meta["num_steps"])
+        self._is_ahead = self._is_evaluation_due = True
         cursor = Cursor(int(meta["epoch"]), int(meta["index"]))
-        if cursor.index < len(self._training):
-            self._stream = SampleStream(self._training, self.config.seed, cursor)
-        self._active_loss = json.loads(meta["active_loss"])
+        if cursor.index >= len(self._training):  # The data shrank.
+            cursor = Cursor(cursor.epoch + 1)
+        self._step_cursor = cursor
+        self.drop_gradient()
 
-    def _restart(self, state: AdapterState) -> None:
+    def _shape(self) -> dict[str, str]:
+        """Return what a snapshot's numbers depend on."""
+        return {"rank": str(self.config.rank), "alpha": str(float(self.config.alpha))}
+
+    def _restart(self, state: AdapterState, served: AdapterState) -> None:
         self.drop_gradient()
         self._shadow.reset(state)
         self._optimizer.reset()
-        self._active_loss = None
+        self._unmeasured = served
         self._is_evaluation_due = True
+
+    def _clear_gradient(self) -> None:
+        self._shadow.gradient.zero_()
+        self._learned.clear()
+        self._loss_sum = 0.0
 
     def _learn(self) -> Program:
         """Run one micro-batch forward and backward into the gradient."""
@@ -158,14 +193,13 @@ class Job:
 
     def _step(self) -> Program:
         """Apply the accumulated gradient, normalized by supervised tokens."""
-        shadow, layout = self._shadow, self._shadow.layout
-        layer_size = layout.num_parameters // layout.num_layers
-        layer_counts = cut(layout.num_layers, max(1, _OPTIMIZER_PARAMETERS // layer_size))
+        shadow, num_layers = self._shadow, self._shadow.layout.num_layers
+        layer_size = shadow.layout.num_parameters // num_layers
         num_supervised = sum(batch.num_supervised for batch in self._learned)
         factor, norm, rate, first = 0.0, 0.0, 0.0, 0
-        for index, count in enumerate(layer_counts):
-            yield Quantum(QuantumKind.OPTIMIZER, count * layer_size, index, self.name)
-            if index == 0:
+        for quantum in optimizer_quanta(num_layers, layer_size, _OPTIMIZER_PARAMETERS, self.name):
+            yield quantum
+            if first == 0:
                 factor, norm = clip_factor(
                     shadow.gradient, num_supervised, self.config.max_grad_norm
                 )
@@ -173,11 +207,12 @@ class Job:
                     break
                 rate = self.config.learning_rate * self._learning_rate_share()
                 self._optimizer.begin_step()
-            piece = slice(first * layer_size, (first + count) * layer_size)
+            last = first + quantum.size // layer_size
+            piece = slice(first * layer_size, last * layer_size)
             shadow.gradient[piece].mul_(factor)
             self._optimizer.update_(shadow.parameters, shadow.gradient, piece, rate)
-            shadow.refresh(range(first, first + count))
-            first += count
+            shadow.refresh(range(first, last))
+            first = last
         self._finish_step(norm, num_supervised)
 
     def _finish_step(self, norm: float, num_supervised: int) -> None:
@@ -193,23 +228,20 @@ class Job:
                 was_skipped=not math.isfinite(norm),
             )
         )
-        self.drop_gradient()
+        self._clear_gradient()
+        self._step_cursor = self._stream.cursor
+        self._is_ahead = True
         is_last = self.num_steps == self.config.total_steps
         self._is_evaluation_due = is_last or self.num_steps % self.config.evaluate_every == 0
 
     def _evaluate(self) -> Program:
         """Measure the shadow on held-out samples; hand out a copy if it beats what is served."""
-        total, num_tokens = 0.0, 0
-        for batch in self._held_out_batches():
-            run = Pass(self._decoder, batch, self.name, self._max_loss_rows(QuantumKind.EVALUATE_LOSS))
-            yield from run.evaluate(self._shadow.operand)
-            total += float(run.loss.total.sum())
-            num_tokens += batch.num_supervised
-        loss = total / num_tokens
-        if self._active_loss is None:
-            # Nothing was learned yet beyond what is served: this is its own loss.
-            self._active_loss = loss
-        candidate = None
+        if self._unmeasured is not None:
+            self._active_loss = yield from self._served_loss(self._unmeasured)
+            self._unmeasured = None
+        loss, candidate = self._active_loss, None
+        if self._is_ahead:
+            loss = yield from self._held_out_loss(self._shadow.operand)
         if loss < self._active_loss:
             yield Quantum(QuantumKind.STAGE, self._shadow.layout.num_parameters, 0, self.name)
             candidate = self._shadow.state()
@@ -223,8 +255,33 @@ class Job:
                 candidate=candidate,
             )
         )
-        self._active_loss = min(loss, self._active_loss)
+        if candidate is not None:
+            self._active_loss = loss
         self._is_evaluation_due = False
+
+    def _served_loss(self, served: AdapterState) -> Measurement:
+        """Return the held-out loss of what is served; infinite if it is not a number."""
+        yield Quantum(QuantumKind.STAGE, served.layout.num_parameters, 0, self.name)
+        bank = AdapterBank(served.layout, 1, self._dtype, self._device)
+        bank.load(0, served)
+
+        def operand(layer: int, target: Target) -> tuple[Tensor, Tensor]:
+            a, b = bank.factors(layer, target)
+            return a[0], b[0]
+
+        loss = yield from self._held_out_loss(operand)
+        return loss if math.isfinite(loss) else math.inf
+
+    def _held_out_loss(self, operand: Operand) -> Measurement:
+        """Return the cross-entropy per supervised held-out token under an adapter."""
+        total, num_tokens = 0.0, 0
+        max_loss_rows = self._max_loss_rows(QuantumKind.EVALUATE_LOSS)
+        for batch in self._held_out_batches():
+            run = Pass(self._decoder, batch, self.name, max_loss_rows)
+            yield from run.evaluate(operand)
+            total += float(run.loss.total.sum())
+            num_tokens += batch.num_supervised
+        return total / num_tokens
 
     def _snapshot(self) -> Program:
         """Copy parameters, moments and cursor, between two optimizer steps."""
@@ -242,7 +299,7 @@ class Job:
             "optimizer_steps": str(self._optimizer.num_steps),
             "epoch": str(self._stream.cursor.epoch),
             "index": str(self._stream.cursor.index),
-            "active_loss": json.dumps(self._active_loss),
+            **self._shape(),
         }
         self.events.append(TrainingSnapshot(adapter=self.name, tensors=tensors, meta=meta))
         self._is_snapshot_due = False
@@ -273,6 +330,6 @@ class Job:
         )
 
 
-def _zero(shadow: Shadow) -> AdapterState:
-    """Return an adapter of ΔW = 0 in the shadow's layout."""
-    return AdapterState(shadow.layout, torch.zeros(shadow.layout.num_parameters))
+def _fitted(state: AdapterState, layout: LoraLayout) -> AdapterState:
+    """Return ``state`` in ``layout``: as it is, or truncated or extended to the layout's rank."""
+    return state if state.layout == layout else combine([(1.0, state)], layout)

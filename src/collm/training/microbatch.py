@@ -83,7 +83,7 @@ def pack(samples: Sequence[TokenSample]) -> MicroBatch:
 
 
 def shared_prefix(samples: Sequence[TokenSample]) -> int:
-    """Return how many leading tokens all samples share and none supervises; 0 if too few to matter."""
+    """Return how many leading tokens all samples share and none supervises; 0 if hardly any."""
     if len(samples) < 2:
         return 0
     low, high = min(s.token_ids for s in samples), max(s.token_ids for s in samples)

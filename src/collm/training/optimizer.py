@@ -68,8 +68,8 @@ class FlatAdamW:
 def clip_factor(gradient: Tensor, divisor: float, max_norm: float) -> tuple[float, float]:
     """Return what to multiply ``gradient`` by, and the norm that it has after ``divisor`` alone.
 
-    The factor divides by ``divisor`` and then shortens to ``max_norm``; it is not finite when the
-    gradient is not.
+    The factor divides by ``divisor`` and then shortens to ``max_norm``. When the gradient is not
+    finite the norm is not either, and the factor means nothing.
     """
     norm = float(gradient.norm()) / divisor
     return min(1.0, max_norm / max(norm, 1e-12)) / divisor, norm

@@ -167,7 +167,8 @@ def _halves(
 
 def _training_projection(layer: LayerWeights, index: int, shadow: Shadow) -> Project:
     def project(target: Target, x: Tensor) -> Tensor:
-        y: Tensor = _LoraLinear.apply(x, getattr(layer, target), shadow.factors(index, target))
+        base, factors = getattr(layer, target), shadow.factors(index, target)
+        y: Tensor = _LoraLinear.apply(x, base, factors)  # type: ignore[no-untyped-call]
         return y
 
     return project

@@ -1,8 +1,11 @@
 """Training samples as tokens, and the split into what is learned from and what is held out."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from collm.errors import DataError, RequestError
+from collm.model.tokenizer import Message, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,71 @@ class TokenSample:
         return sum(self.is_supervised)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedSamples:
+    """An adapter's samples, ready to learn from."""
+
+    training: tuple[TokenSample, ...]
+    """At least one."""
+    held_out: tuple[TokenSample, ...]
+    """At least one; none of them is among ``training``."""
+    num_unusable: int
+    """Conversations left out: nothing to learn, or too long."""
+
+
+def prepare_samples(
+    conversations: Iterable[Sequence[Message]],
+    tokenizer: Tokenizer,
+    *,
+    max_tokens: int,
+    held_out_share: float,
+    max_held_out: int,
+) -> PreparedSamples:
+    """Encode conversations for training and split them.
+
+    Args:
+        conversations: Chat messages of each sample.
+        tokenizer: Encodes them as serving would.
+        max_tokens: Longest sample that is used.
+        held_out_share: See ``split_held_out``.
+        max_held_out: See ``split_held_out``.
+
+    Raises:
+        DataError: No sample can be used, or none is left on one side of the split.
+        ModelError: The model's chat template does not suit training.
+    """
+    samples: list[TokenSample] = []
+    num_unusable, reason = 0, ""
+    for messages in conversations:
+        try:
+            samples.append(_encode(messages, tokenizer, max_tokens))
+        except RequestError as error:
+            num_unusable, reason = num_unusable + 1, reason or str(error)
+    if not samples:
+        first = f"; the first: {reason}" if reason else ""
+        raise DataError(f"none of {num_unusable} samples can be trained on{first}")
+    training, held_out = split_held_out(samples, held_out_share, max_held_out)
+    if not training or not held_out:
+        use, change = ("evaluate on", "raise") if training else ("train on", "lower")
+        raise DataError(
+            f"held_out_share {held_out_share} of {len(samples)} usable samples leaves none to"
+            f" {use}; {change} it or add samples"
+        )
+    return PreparedSamples(training=training, held_out=held_out, num_unusable=num_unusable)
+
+
+def _encode(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -> TokenSample:
+    """Encode one conversation; raise ``RequestError`` if it cannot be trained on."""
+    tokens = tokenizer.encode_training(messages)
+    sample = TokenSample(tokens.token_ids, tokens.is_supervised)
+    if not is_usable(sample, max_tokens):
+        raise RequestError(
+            f"{len(sample.token_ids)} tokens, {sample.num_supervised} of them to learn; at most"
+            f" {max_tokens} fit, and the first token cannot be learned"
+        )
+    return sample
+
+
 def is_usable(sample: TokenSample, max_tokens: int) -> bool:
     """Return whether a sample fits a micro-batch and supervises something after its first token."""
     return (
@@ -41,7 +109,8 @@ def split_held_out(
     Equal samples fall on the same side, whatever else is in the set and in whatever order, so a
     held-out sample can never be trained on after a restart or when data is added.
     """
-    training, held_out = [], []
+    training: list[TokenSample] = []
+    held_out: list[TokenSample] = []
     for sample in samples:
         is_held_out = _unit_hash(sample) < share
         (held_out if is_held_out else training).append(sample)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from collm.clock import Clock
 from collm.lora.state import AdapterState
-from collm.pacing.quanta import Quantum
+from collm.pacing.quanta import Quantum, QuantumKind
 from collm.training.events import TrainingEvent
 from collm.training.job import Job, Program
 
@@ -12,8 +12,8 @@ from collm.training.job import Job, Program
 class Trainer:
     """Runs jobs in turns of one program (a micro-batch, a step, an evaluation, a snapshot).
 
-    The job with the least training time for its weight goes next. Only one micro-batch is in flight,
-    so activations of one micro-batch are held whatever the number of jobs.
+    The job with the least training time for its weight goes next. Only one micro-batch is in
+    flight, so activations of one micro-batch are held whatever the number of jobs.
     """
 
     def __init__(self, jobs: Sequence[Job], clock: Clock) -> None:
@@ -31,7 +31,7 @@ class Trainer:
         return tuple(self._jobs)
 
     def peek(self) -> Quantum | None:
-        """Return the quantum that ``run`` would perform; ``None`` when there is nothing to learn."""
+        """Return what ``run`` would perform; ``None`` when there is nothing to learn."""
         if self._quantum is None:
             self._quantum = self._begin_program()
         return self._quantum
@@ -76,5 +76,10 @@ class Trainer:
 
     def _drop_program(self, adapter: str) -> None:
         if self._current is not None and self._current.name == adapter:
+            assert self._program is not None
+            if self._quantum is not None and self._quantum.kind is QuantumKind.OPTIMIZER:
+                # Half a step is no step: apply the rest, which is short.
+                for _ in self._program:
+                    pass
             self._current, self._program, self._quantum = None, None, None
         self._jobs[adapter].drop_gradient()

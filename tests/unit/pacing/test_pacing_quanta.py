@@ -54,9 +54,13 @@ def test_evaluation_has_no_backward_and_its_own_kinds() -> None:
     ]
 
 
-def test_optimizer_update_is_cut_in_order() -> None:
-    assert optimizer_quanta(10, 4, "a") == (
-        Quantum(QuantumKind.OPTIMIZER, 4, 0, "a"),
-        Quantum(QuantumKind.OPTIMIZER, 3, 1, "a"),
-        Quantum(QuantumKind.OPTIMIZER, 3, 2, "a"),
+def test_optimizer_update_is_cut_by_whole_layers() -> None:
+    assert optimizer_quanta(5, 10, 29, "a") == (
+        Quantum(QuantumKind.OPTIMIZER, 20, 0, "a"),
+        Quantum(QuantumKind.OPTIMIZER, 20, 1, "a"),
+        Quantum(QuantumKind.OPTIMIZER, 10, 2, "a"),
     )
+
+
+def test_a_layer_larger_than_the_limit_is_one_quantum() -> None:
+    assert [q.size for q in optimizer_quanta(2, 10, 9, "a")] == [10, 10]

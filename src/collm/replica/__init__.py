@@ -1,0 +1,1 @@
+"""One process's step loop: the only place where serving and training meet."""

@@ -1,0 +1,264 @@
+"""Building a replica: weights, memory, stores, jobs, loop, wired once at start-up."""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from collm.clock import MonotonicClock
+from collm.engine.blocks import BlockManager
+from collm.engine.config import MemoryConfig, SchedulerConfig
+from collm.engine.memory import allocate_caches, plan_memory
+from collm.engine.runner import ModelRunner
+from collm.engine.scheduler import Scheduler
+from collm.errors import AdapterError, ConfigError
+from collm.lora.bank import AdapterBank
+from collm.lora.config import LoraConfig
+from collm.lora.layout import lora_layout
+from collm.lora.state import AdapterState, initial_state
+from collm.lora.store import AdapterStore
+from collm.metrics.exporter import ReplicaMetrics
+from collm.model.checkpoint import Checkpoint
+from collm.model.decoder import Decoder
+from collm.model.tokenizer import Message, Tokenizer
+from collm.model.weights import load_weights
+from collm.pacing.budgets import make_budget
+from collm.pacing.chunking import make_prefill_limit
+from collm.pacing.config import PacingConfig
+from collm.pacing.cost import QuantumCostModel, StepCostModel
+from collm.pacing.credit import Credit
+from collm.replica.archive import Archive
+from collm.replica.board import Board
+from collm.replica.client import Deliveries, ReplicaClient
+from collm.replica.config import ReplicaConfig
+from collm.replica.inbox import Inbox, Stop
+from collm.replica.learner import Learner
+from collm.replica.library import Library
+from collm.replica.loop import StepLoop
+from collm.replica.request_log import RequestLog
+from collm.store.data_folder import DataFolder
+from collm.training.config import JobConfig, TrainingConfig
+from collm.training.job import Job
+from collm.training.samples import prepare_samples
+from collm.training.trainer import Trainer
+
+_log = logging.getLogger(__name__)
+
+Conversations = Sequence[Sequence[Message]]
+"""Training samples as chat messages, each ending with the assistant's turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSettings:
+    """What a replica is made from, besides its checkpoint and its data."""
+
+    base_model: str
+    dtype: torch.dtype
+    replica: ReplicaConfig
+    memory: MemoryConfig
+    scheduler: SchedulerConfig
+    lora: LoraConfig
+    pacing: PacingConfig
+    training: TrainingConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A running replica."""
+
+    client: ReplicaClient
+    inbox: Inbox
+    thread: threading.Thread
+    archive: Archive
+    data: DataFolder
+
+    def close(self) -> None:
+        """End the loop after its current step, finish writing, and let go of the data folder."""
+        self.inbox.put(Stop())
+        self.thread.join()
+        self.archive.close()
+        self.data.close()
+
+
+def open_replica(
+    checkpoint: Checkpoint, settings: ReplicaSettings, datasets: Mapping[str, Conversations]
+) -> Replica:
+    """Load a checkpoint, take up what the data folder holds, and start the step loop.
+
+    Args:
+        checkpoint: The base model.
+        settings: Every room's configuration.
+        datasets: Samples of each job, by adapter name.
+
+    Raises:
+        ModelError: The checkpoint cannot be served.
+        ConfigError: A setting does not fit the model or the machine.
+        DataError: A job has too few usable samples.
+    """
+    spec, device, clock = checkpoint.spec, torch.device("cpu"), MonotonicClock()
+    if settings.replica.threads is not None:
+        torch.set_num_threads(settings.replica.threads)
+    memory = plan_memory(settings.memory, spec, settings.dtype)
+    tokenizer = Tokenizer(checkpoint.folder, spec.eos_token_ids)
+    weights = load_weights(checkpoint, spec, settings.dtype, device)
+    decoder = Decoder(spec, weights, memory.max_model_len)
+    caches = allocate_caches(memory, spec, settings.dtype, device)
+    bank = AdapterBank(
+        lora_layout(spec, settings.lora.max_rank), settings.lora.num_slots, settings.dtype, device
+    )
+    data = DataFolder(
+        Path(settings.replica.data_dir),
+        max_versions=settings.replica.max_versions,
+        now_s=time.time,
+    )
+    library = Library(data.versions, spec, checkpoint.digest)
+    inbox, deliveries = Inbox(), Deliveries()
+    blocks = BlockManager(
+        memory.num_blocks,
+        memory.block_size,
+        enable_prefix_cache=settings.scheduler.enable_prefix_cache,
+    )
+    adapters = AdapterStore(bank, settings.base_model, blocks.evict_version)
+    metrics = ReplicaMetrics(settings.base_model, settings.pacing.objectives)
+    _restore_versions(adapters, data, library, metrics)
+
+    step_cost = StepCostModel(quantile=settings.pacing.quantile)
+    quantum_cost = QuantumCostModel(quantile=settings.pacing.quantile)
+    credit = Credit(settings.pacing.credit_share, settings.pacing.credit_burst_s)
+    prefill_limit = make_prefill_limit(settings.pacing, step_cost)
+    budget = make_budget(settings.pacing, step_cost, quantum_cost, credit, prefill_limit)
+    eos_token_ids = frozenset(tokenizer.eos_token_ids)
+    scheduler = Scheduler(
+        settings.scheduler, blocks, adapters, prefill_limit, eos_token_ids, memory.max_model_len
+    )
+    jobs = _Jobs(settings, decoder, tokenizer, adapters, data, quantum_cost)
+    trainer = Trainer([jobs.open(job, datasets) for job in settings.training.jobs], clock)
+    archive = Archive(data, settings.base_model, checkpoint.digest, inbox)
+    board = Board(scheduler, blocks, adapters, metrics, clock)
+    learner = Learner(
+        trainer,
+        adapters,
+        archive,
+        metrics,
+        clock,
+        on_swap=board.refresh,
+        min_promotion_interval_s=settings.replica.min_promotion_interval_s,
+        checkpoint_interval_s=settings.training.checkpoint_interval_s,
+    )
+    log = RequestLog(metrics, settings.pacing.objectives, credit)
+    board.show("finished", lambda: log.num_finished)
+    board.show("failed", lambda: log.num_failed)
+    board.show("adapters", learner.snapshot)
+    board.show("weight_bytes", lambda: weights.num_bytes)
+    board.refresh()
+    loop = StepLoop(
+        scheduler=scheduler,
+        runner=ModelRunner(decoder, caches, bank, eos_token_ids),
+        trainer=trainer,
+        learner=learner,
+        budget=budget,
+        step_cost=step_cost,
+        log=log,
+        metrics=metrics,
+        inbox=inbox,
+        publish=deliveries.publish,
+        board=board,
+        clock=clock,
+    )
+    thread = threading.Thread(target=loop.run, name="collm-loop", daemon=True)
+    client = ReplicaClient(
+        base_model=settings.base_model,
+        max_model_len=memory.max_model_len,
+        tokenizer=tokenizer,
+        inbox=inbox,
+        deliveries=deliveries,
+        board=board,
+        metrics=metrics,
+        library=library,
+        thread=thread,
+        clock=clock,
+    )
+    archive.start()
+    thread.start()
+    return Replica(client=client, inbox=inbox, thread=thread, archive=archive, data=data)
+
+
+def _restore_versions(
+    adapters: AdapterStore, data: DataFolder, library: Library, metrics: ReplicaMetrics
+) -> None:
+    """Serve what was active when the process last ended, and hold what could be rolled back to."""
+    held = data.decisions.held()
+    for adapter, active in data.decisions.active().items():
+        for version in filter(None, (held.get(adapter), active)):
+            try:
+                published, state = library.load(version)
+                if not adapters.try_stage(adapter, version, state, dict(published.metadata)):
+                    raise AdapterError("no slot is free; raise lora.num_slots")
+                adapters.promote(version)
+                metrics.promoted(adapter, version)
+            except AdapterError as error:
+                _log.warning("%s is not served: %s", version, error)
+
+
+class _Jobs:
+    """Opens training jobs: from their checkpoint, else from the version that is served."""
+
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        decoder: Decoder,
+        tokenizer: Tokenizer,
+        adapters: AdapterStore,
+        data: DataFolder,
+        quantum_cost: QuantumCostModel,
+    ) -> None:
+        self._settings = settings
+        self._decoder = decoder
+        self._tokenizer = tokenizer
+        self._adapters = adapters
+        self._data = data
+        self._quantum_cost = quantum_cost
+
+    def open(self, config: JobConfig, datasets: Mapping[str, Conversations]) -> Job:
+        settings = self._settings
+        if config.rank > settings.lora.max_rank:
+            raise ConfigError(
+                f"training.jobs: adapter {config.adapter!r} has rank {config.rank}; "
+                f"lora.max_rank allows up to {settings.lora.max_rank}"
+            )
+        samples = prepare_samples(
+            datasets[config.adapter],
+            self._tokenizer,
+            max_tokens=config.micro_batch_tokens,
+            held_out_share=config.held_out_share,
+            max_held_out=config.max_held_out,
+        )
+        if samples.num_unusable:
+            _log.warning("%s: %d samples left out", config.adapter, samples.num_unusable)
+        job = Job(
+            config,
+            self._decoder,
+            self._start(config),
+            samples.training,
+            samples.held_out,
+            self._quantum_cost,
+            settings.pacing.max_quantum_s,
+            settings.training.activations,
+        )
+        checkpoint = self._data.checkpoints.load(config.adapter)
+        if checkpoint is not None:
+            job.restore(load_file(checkpoint.folder / "training.safetensors"), checkpoint.meta)
+            _log.info("%s goes on at step %d", config.adapter, job.num_steps)
+        return job
+
+    def _start(self, config: JobConfig) -> AdapterState:
+        layout = lora_layout(self._decoder.spec, config.rank)
+        active = self._adapters.active(config.adapter)
+        return (
+            initial_state(layout, config.seed) if active is None else self._adapters.state(active)
+        )

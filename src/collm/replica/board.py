@@ -1,0 +1,75 @@
+"""How the replica stands, for other threads to read: replaced whole, never changed."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from collm.clock import Clock
+from collm.engine.blocks import BlockManager
+from collm.engine.scheduler import Scheduler
+from collm.lora.store import AdapterStore
+from collm.metrics.exporter import ReplicaMetrics
+from collm.types import VersionInfo
+
+_REFRESH_S = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One look at a replica."""
+
+    names: tuple[str, ...] = ()
+    """Everything that a request may name as its model."""
+    versions: tuple[VersionInfo, ...] = ()
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    """Live figures, ready for JSON."""
+
+
+class Board:
+    """Written by the loop's thread, read by any."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        blocks: BlockManager,
+        adapters: AdapterStore,
+        metrics: ReplicaMetrics,
+        clock: Clock,
+    ) -> None:
+        """Show what these objects, all of the loop's thread, hold."""
+        self._scheduler = scheduler
+        self._blocks = blocks
+        self._adapters = adapters
+        self._metrics = metrics
+        self._clock = clock
+        self._sources: dict[str, Callable[[], Any]] = {}
+        self._refreshed_at_s = 0.0
+        self.view = View()
+
+    def show(self, name: str, source: Callable[[], Any]) -> None:
+        """Add a figure, or a group of them, that ``source`` returns ready for JSON."""
+        self._sources[name] = source
+
+    def refresh_if_due(self) -> None:
+        """Refresh if the view has grown old."""
+        if self._clock.now_s() - self._refreshed_at_s >= _REFRESH_S:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Look at everything anew."""
+        scheduler, blocks = self._scheduler, self._blocks
+        num_used = blocks.num_blocks - blocks.num_free
+        self._refreshed_at_s = self._clock.now_s()
+        self._metrics.set_queue(scheduler.num_running, scheduler.num_waiting)
+        self._metrics.set_cache_usage(num_used, blocks.num_blocks)
+        self.view = View(
+            names=self._adapters.names(),
+            versions=self._adapters.infos(),
+            numbers={
+                "running": scheduler.num_running,
+                "waiting": scheduler.num_waiting,
+                "used_blocks": num_used,
+                "num_blocks": blocks.num_blocks,
+                **{name: source() for name, source in self._sources.items()},
+            },
+        )

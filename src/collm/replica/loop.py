@@ -1,0 +1,172 @@
+"""The step loop: serve, then train while the budget allows, then swap adapters."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from collm.clock import Clock
+from collm.engine.plan import StepOutput, StepPlan
+from collm.engine.scheduler import Scheduler
+from collm.metrics.exporter import ReplicaMetrics
+from collm.pacing.budgets import Budget
+from collm.pacing.cost import StepCostModel
+from collm.pacing.quanta import Quantum, QuantumKind
+from collm.replica.board import Board
+from collm.replica.inbox import Abort, Inbox, Message, Promoted, Published, Rollback, Stop, Submit
+from collm.replica.learner import Learner
+from collm.replica.request_log import RequestLog
+from collm.training.trainer import Trainer
+from collm.types import TokenEvent
+
+_log = logging.getLogger(__name__)
+
+_IDLE_WAIT_S = 0.25
+"""Longest sleep with nothing to serve or learn; messages end it."""
+_EVALUATION = frozenset({QuantumKind.EVALUATE_FORWARD, QuantumKind.EVALUATE_LOSS})
+
+
+class StepHandle(Protocol):
+    """A launched step."""
+
+    def result(self) -> StepOutput:
+        """Wait for the step's tokens."""
+        ...
+
+
+class Runner(Protocol):
+    """Carries out step plans."""
+
+    def launch(self, plan: StepPlan) -> StepHandle:
+        """Start computing a plan."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one iteration did."""
+
+    num_tokens: int
+    num_quanta: int
+
+
+class StepLoop:
+    """Owns one thread and everything below it; other threads reach it through the inbox alone.
+
+    Args:
+        scheduler: Decides what each step computes.
+        runner: Computes it.
+        trainer: Holds the quanta of training.
+        learner: Turns training's results into promoted versions.
+        budget: Says whether a quantum fits now.
+        step_cost: Learns how long steps take.
+        log: Follows requests to their records.
+        metrics: Counts steps, quanta and idle time.
+        inbox: Messages from other threads.
+        publish: Takes the events of a step, in order; must not block.
+        board: Shows other threads how things stand.
+        clock: Monotonic time.
+    """
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        runner: Runner,
+        trainer: Trainer,
+        learner: Learner,
+        budget: Budget,
+        step_cost: StepCostModel,
+        log: RequestLog,
+        metrics: ReplicaMetrics,
+        inbox: Inbox,
+        publish: Callable[[list[TokenEvent]], None],
+        board: Board,
+        clock: Clock,
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._trainer = trainer
+        self._learner = learner
+        self._budget = budget
+        self._step_cost = step_cost
+        self._log = log
+        self._metrics = metrics
+        self._inbox = inbox
+        self._send = publish
+        self._board = board
+        self._clock = clock
+        self._is_stopping = False
+
+    def run(self) -> None:
+        """Step until a ``Stop`` message."""
+        while not self._is_stopping:
+            report = self.step()
+            if report.num_tokens == 0 and report.num_quanta == 0:
+                self._wait()
+
+    def step(self) -> StepReport:
+        """Serve one iteration, train while the budget allows, then swap adapters."""
+        self._inbox.drain(self._handle)
+        plan = self._scheduler.schedule(self._clock.now_s())
+        self._publish(self._serve(plan))
+        self._budget.begin(
+            self._scheduler.progress(), self._clock.now_s(), plan.load().num_adapters
+        )
+        num_quanta = 0
+        while (quantum := self._trainer.peek()) and self._budget.allows(quantum, self._inbox):
+            self._train(quantum)
+            num_quanta += 1
+        self._learner.tend()
+        self._board.refresh_if_due()
+        return StepReport(plan.num_tokens, num_quanta)
+
+    def _serve(self, plan: StepPlan) -> list[TokenEvent]:
+        """Compute a plan; a step that fails ends its own requests and nothing else."""
+        started_s = self._clock.now_s()
+        try:
+            output = self._runner.launch(plan).result()
+        except Exception as error:
+            _log.exception("a step of %d tokens failed", plan.num_tokens)
+            return self._scheduler.fail(plan, error)
+        ended_s = self._clock.now_s()
+        if not plan.is_empty:
+            load = plan.load()
+            self._step_cost.observe(load, ended_s - started_s)
+            self._metrics.observe_step(load, ended_s - started_s)
+        return self._scheduler.update(plan, output, ended_s)
+
+    def _train(self, quantum: Quantum) -> None:
+        started_s = self._clock.now_s()
+        events = self._trainer.run(quantum)
+        ended_s = self._clock.now_s()
+        self._budget.spent(quantum, ended_s - started_s, ended_s)
+        work: Literal["train", "evaluate"] = "evaluate" if quantum.kind in _EVALUATION else "train"
+        self._metrics.observe_quantum(quantum.kind, ended_s - started_s, work)
+        self._learner.handle(events)
+
+    def _publish(self, events: list[TokenEvent]) -> None:
+        if events:
+            self._log.observe(events, self._clock.now_s())
+            self._send(events)
+
+    def _wait(self) -> None:
+        started_s = self._clock.now_s()
+        self._inbox.wait(_IDLE_WAIT_S)
+        self._metrics.observe_idle(self._clock.now_s() - started_s)
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case Submit(request):
+                self._log.begin(request)
+                self._publish(self._scheduler.add(request))
+            case Abort(request_id):
+                self._publish(self._scheduler.abort(request_id))
+            case Published():
+                self._learner.published(message)
+            case Promoted(published):
+                self._learner.promoted(published)
+            case Rollback():
+                self._learner.roll_back(message)
+            case Stop():
+                self._is_stopping = True
