@@ -31,7 +31,7 @@ def run_replica(config: CollmConfig) -> None:
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     datasets = load_datasets(config.training)
-    folder = find_checkpoint(config.model.source, cache_dir=cache_dir() / "models", progress=_tell)
+    folder = find_checkpoint(config.model.source, cache_dir=cache_dir(), progress=_Announcer())
     checkpoint = Checkpoint(folder)
     checkpoint.verify()
     settings = ReplicaSettings(
@@ -61,5 +61,13 @@ def serve_replica(replica: Replica, config: ServerConfig) -> None:
     run(make_app(replica, config), on_ready=lambda url: typer.echo(f"collm is ready at {url}"))
 
 
-def _tell(text: str, *_: object) -> None:
-    typer.echo(text, err=True)
+class _Announcer:
+    """Says on stderr what a long start is doing, once for each activity."""
+
+    def __init__(self) -> None:
+        self._said = ""
+
+    def __call__(self, activity: str, done_share: float) -> None:
+        if activity != self._said:
+            typer.echo(f"{activity} …", err=True)
+            self._said = activity

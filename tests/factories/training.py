@@ -1,0 +1,135 @@
+"""Training on a tiny random model: samples, jobs, and running them to a boundary."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from collm.lora.layout import lora_layout
+from collm.lora.state import AdapterState, initial_state
+from collm.model.checkpoint import Checkpoint
+from collm.model.decoder import Decoder
+from collm.model.weights import load_weights
+from collm.pacing.quanta import Quantum, QuantumKind
+from collm.training.config import JobConfig
+from collm.training.events import TrainingEvent
+from collm.training.job import Job
+from collm.training.passes import Activations
+from collm.training.samples import TokenSample
+from collm.training.trainer import Trainer
+from factories.checkpoints import Family, tiny_checkpoint
+
+
+def tiny_decoder(
+    folder: Path, family: Family = "llama", dtype: torch.dtype = torch.float32, **fields: Any
+) -> Decoder:
+    """Save a tiny random checkpoint below ``folder`` and load it as serving does."""
+    checkpoint = Checkpoint(tiny_checkpoint(folder, family, **fields))
+    weights = load_weights(checkpoint, checkpoint.spec, dtype, torch.device("cpu"))
+    return Decoder(checkpoint.spec, weights, 512)
+
+
+def make_sample(num_tokens: int, seed: int, prefix: Sequence[int] = ()) -> TokenSample:
+    """Random tokens after ``prefix``; supervised in one or two runs that end with the sample."""
+    random = Random(seed)
+    rest = num_tokens - len(prefix)
+    assert rest >= 2
+    first = len(prefix) + random.randint(1, max(1, rest // 2))
+    gap = random.randint(first + 1, num_tokens)
+    return TokenSample(
+        (*prefix, *(random.randint(3, 511) for _ in range(rest))),
+        tuple(i >= first and not gap <= i < gap + 2 for i in range(num_tokens)),
+    )
+
+
+def make_samples(
+    lengths: Sequence[int], seed: int = 0, prefix: Sequence[int] = ()
+) -> tuple[TokenSample, ...]:
+    return tuple(make_sample(n, 1000 * seed + i, prefix) for i, n in enumerate(lengths))
+
+
+def random_state(decoder: Decoder, rank: int, seed: int = 0) -> AdapterState:
+    """An adapter whose B is not zero, as in the midst of training."""
+    state = initial_state(lora_layout(decoder.spec, rank), seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    flat = state.flat.clone()
+    for factors in state.layout.views(flat):
+        factors.b.normal_(0.0, 0.1, generator=generator)
+    return AdapterState(state.layout, flat)
+
+
+def fresh_state(decoder: Decoder, rank: int) -> AdapterState:
+    return initial_state(lora_layout(decoder.spec, rank), 0)
+
+
+@dataclass(frozen=True)
+class FixedSizes:
+    """Bounds for quanta that never change."""
+
+    tokens: int = 10_000
+    loss_rows: int = 16
+
+    def max_size(self, kind: QuantumKind, limit_s: float) -> int:
+        is_loss = kind in (QuantumKind.LOSS, QuantumKind.EVALUATE_LOSS)
+        return self.loss_rows if is_loss else self.tokens
+
+
+def job_config(adapter: str = "a", **fields: Any) -> JobConfig:
+    """A job that steps after every 60 tokens or so and evaluates seldom."""
+    defaults: dict[str, Any] = {
+        "rank": 4,
+        "alpha": 8.0,
+        "warmup_steps": 0,
+        "tokens_per_step": 60,
+        "micro_batch_tokens": 40,
+        "evaluate_every": 1_000,
+    }
+    return JobConfig(adapter=adapter, data="test", **(defaults | fields))
+
+
+def make_job(
+    decoder: Decoder,
+    config: JobConfig | None = None,
+    *,
+    start: AdapterState | None = None,
+    training: Sequence[TokenSample] | None = None,
+    held_out: Sequence[TokenSample] | None = None,
+    sizes: FixedSizes | None = None,
+    activations: Activations = "keep",
+) -> Job:
+    config = config or job_config()
+    return Job(
+        config,
+        decoder,
+        start or fresh_state(decoder, config.rank),
+        training or make_samples([9, 14, 20, 11, 17, 8, 25, 13], seed=1),
+        held_out or make_samples([10, 15, 12], seed=2),
+        sizes or FixedSizes(),
+        0.04,
+        activations,
+    )
+
+
+def run_until(
+    trainer: Trainer, is_done: Callable[[list[TrainingEvent]], bool], limit: int = 20_000
+) -> list[TrainingEvent]:
+    """Run quanta until ``is_done(events so far)`` or nothing is left; return the events."""
+    events: list[TrainingEvent] = []
+    for _ in range(limit):
+        quantum = trainer.peek()
+        if is_done(events) or quantum is None:
+            return events
+        events += trainer.run(quantum)
+    raise AssertionError(f"not done after {limit} quanta")
+
+
+def run_quanta(trainer: Trainer, is_done: Callable[[Quantum], bool]) -> list[Quantum]:
+    """Run quanta until the next one is ``is_done``; return those that ran."""
+    done: list[Quantum] = []
+    while (quantum := trainer.peek()) is not None and not is_done(quantum):
+        trainer.run(quantum)
+        done.append(quantum)
+    return done

@@ -1,0 +1,35 @@
+from typing import Any
+
+import pytest
+
+from collm.errors import ConfigError
+from collm.training.config import TrainingConfig
+from factories.training import job_config
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rank": 0}, "jobs.rank is 0; allowed is more than 0"),
+        ({"held_out_share": 1.0}, "jobs.held_out_share is 1.0"),
+        ({"held_out_share": 0.0}, "jobs.held_out_share is 0.0"),
+        ({"warmup_steps": -1}, "jobs.warmup_steps is -1"),
+        ({"total_steps": 0}, "jobs.total_steps is 0"),
+        ({"weight": 0.0}, "jobs.weight is 0.0"),
+        ({"schedule": "cosine"}, "schedule 'cosine' needs total_steps"),
+    ],
+)
+def test_a_wrong_job_field_is_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        job_config(**fields)
+
+
+def test_adapter_names_are_unique() -> None:
+    with pytest.raises(ConfigError, match="adapter 'a' appears more than once"):
+        TrainingConfig(jobs=(job_config("a"), job_config("b"), job_config("a")))
+
+
+@pytest.mark.parametrize("interval_s", [0.5, 31.0])
+def test_a_checkpoint_is_at_most_half_a_minute_old(interval_s: float) -> None:
+    with pytest.raises(ConfigError, match="checkpoint_interval_s"):
+        TrainingConfig(checkpoint_interval_s=interval_s)

@@ -1,0 +1,39 @@
+from collm.training.microbatch import pack, shared_prefix
+from collm.training.samples import TokenSample
+from factories.training import make_samples
+
+PREFIX = tuple(range(50, 60))
+
+
+def test_rows_are_the_prefix_and_then_each_samples_rest() -> None:
+    first = TokenSample((*PREFIX, 1, 2, 3), (*[False] * 11, True, True))
+    second = TokenSample((*PREFIX, 4, 5), (*[False] * 11, True))
+    batch = pack([first, second])
+    assert batch.token_ids.tolist() == [*PREFIX, 1, 2, 3, 4, 5]
+    assert batch.positions.tolist() == [*range(10), 10, 11, 12, 10, 11]
+    assert batch.loss_rows.tolist() == [10, 11, 13]
+    assert batch.targets.tolist() == [2, 3, 5]
+    assert batch.sample_of_target.tolist() == [0, 0, 1]
+    assert (batch.num_prefix, batch.lengths) == (10, (3, 2))
+    assert (batch.num_tokens, batch.num_sample_tokens, batch.num_supervised) == (15, 25, 3)
+
+
+def test_a_prefix_ends_before_the_first_row_with_a_loss() -> None:
+    # Both samples are equal; row 9 predicts the first supervised token of each.
+    sample = TokenSample((*PREFIX, 1, 2), (*[False] * 10, True, True))
+    assert shared_prefix([sample, sample]) == 9
+    batch = pack([sample, sample])
+    assert batch.loss_rows.tolist() == [9, 10, 12, 13]
+
+
+def test_a_short_common_beginning_or_a_lone_sample_has_no_prefix() -> None:
+    samples = make_samples([20, 20], prefix=PREFIX[:7])
+    assert shared_prefix(samples) == 0
+    assert shared_prefix(make_samples([20], prefix=PREFIX)) == 0
+
+
+def test_one_different_sample_among_many_ends_the_prefix() -> None:
+    samples = make_samples([20, 22, 24], prefix=PREFIX)
+    assert shared_prefix(samples) == 10
+    odd = TokenSample((*PREFIX[:8], 1, 1, 1, 1), (*[False] * 11, True))
+    assert shared_prefix([*samples, odd]) == 8
