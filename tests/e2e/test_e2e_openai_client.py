@@ -175,6 +175,14 @@ def test_stop_string_ends_the_answer_and_the_request(client, replica, script):
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage.completion_tokens == len(b"Hello w")
     assert replica.wait_closed_early()
+    assert replica.finished[replica.requests[0].request_id] == [0]
+
+
+def test_stop_string_of_one_choice_ends_it_alone(client, replica, script):
+    script(saying(b"Hello world", b"Help is near"))
+    answer = client.chat.completions.create(model=BASE_MODEL, messages=MESSAGES, n=2, stop="lo")
+    assert [choice.message.content for choice in answer.choices] == ["Hel", "Help is near"]
+    assert replica.finished[replica.requests[0].request_id] == [0]
 
 
 def test_length_limit_is_named_as_the_reason(client, script):

@@ -138,6 +138,28 @@ def failing(error: Exception) -> Script:
     ]
 
 
+class FakeStream:
+    """A scripted request in flight; choices that are finished say nothing more."""
+
+    def __init__(self, events: AsyncGenerator[TokenEvent, None], finished: list[int]) -> None:
+        self._events = events
+        self._finished = finished
+
+    def __aiter__(self) -> "FakeStream":
+        return self
+
+    async def __anext__(self) -> TokenEvent:
+        while (event := await anext(self._events)).choice in self._finished:
+            pass
+        return event
+
+    def finish(self, choice: int) -> None:
+        self._finished.append(choice)
+
+    async def aclose(self) -> None:
+        await self._events.aclose()
+
+
 class FakeReplica:
     """Plays a script for every request and remembers what happened."""
 
@@ -150,15 +172,22 @@ class FakeReplica:
         self.is_alive = True
         self.requests: list[Request] = []
         self.closed_early: list[RequestId] = []
+        self.finished: dict[RequestId, list[int]] = {}
+        """Choices that were ended from outside."""
         self.closing = threading.Condition()
         self._held: dict[RequestId, tuple[asyncio.AbstractEventLoop, asyncio.Event]] = {}
         self._aborted: set[RequestId] = set()
+        self._is_released = False
 
     def now_s(self) -> float:
         return 12.5
 
-    async def submit(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
+    def submit(self, request: Request) -> FakeStream:
         self.requests.append(request)
+        finished = self.finished.setdefault(request.request_id, [])
+        return FakeStream(self._play(request), finished)
+
+    async def _play(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
         is_complete = False
         events = self._events(request)
         try:
@@ -187,12 +216,13 @@ class FakeReplica:
     async def _wait(self, request_id: RequestId) -> None:
         event = asyncio.Event()
         self._held[request_id] = (asyncio.get_running_loop(), event)
-        if request_id in self._aborted:
+        if self._is_released or request_id in self._aborted:
             return
         await event.wait()
 
     def release(self) -> None:
-        """Let every held request go on."""
+        """Let every request go on, those that have not come to their hold yet as well."""
+        self._is_released = True
         for loop, event in self._held.values():
             loop.call_soon_threadsafe(event.set)
 

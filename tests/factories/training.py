@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from collm.lora.bank import AdapterBank
 from collm.lora.layout import lora_layout
 from collm.lora.state import AdapterState, initial_state
 from collm.model.checkpoint import Checkpoint
@@ -15,9 +16,15 @@ from collm.model.decoder import Decoder
 from collm.model.weights import load_weights
 from collm.pacing.quanta import Quantum, QuantumKind
 from collm.training.config import JobConfig
-from collm.training.events import TrainingEvent
+from collm.training.events import (
+    HeldOutReport,
+    TrainingEvent,
+    TrainingSnapshot,
+    TrainReport,
+)
 from collm.training.job import Job
-from collm.training.passes import Activations
+from collm.training.microbatch import pack
+from collm.training.passes import Activations, Pass
 from collm.training.samples import TokenSample
 from collm.training.trainer import Trainer
 from factories.checkpoints import Family, tiny_checkpoint
@@ -114,22 +121,62 @@ def make_job(
 
 
 def run_until(
-    trainer: Trainer, is_done: Callable[[list[TrainingEvent]], bool], limit: int = 20_000
+    trainer: Trainer, is_done: Callable[[list[TrainingEvent]], bool], limit: int = 5_000
 ) -> list[TrainingEvent]:
     """Run quanta until ``is_done(events so far)`` or nothing is left; return the events."""
     events: list[TrainingEvent] = []
     for _ in range(limit):
-        quantum = trainer.peek()
-        if is_done(events) or quantum is None:
+        if is_done(events) or (quantum := trainer.peek()) is None:
             return events
         events += trainer.run(quantum)
     raise AssertionError(f"not done after {limit} quanta")
 
 
-def run_quanta(trainer: Trainer, is_done: Callable[[Quantum], bool]) -> list[Quantum]:
+def run_quanta(
+    trainer: Trainer, is_done: Callable[[Quantum], bool], limit: int = 5_000
+) -> list[Quantum]:
     """Run quanta until the next one is ``is_done``; return those that ran."""
     done: list[Quantum] = []
     while (quantum := trainer.peek()) is not None and not is_done(quantum):
         trainer.run(quantum)
         done.append(quantum)
+        assert len(done) < limit, f"not done after {limit} quanta"
     return done
+
+
+def steps(count: int) -> Callable[[list[TrainingEvent]], bool]:
+    """For ``run_until``: whether so many optimizer steps were reported."""
+    return lambda events: sum(isinstance(e, TrainReport) for e in events) >= count
+
+
+def reports(events: Sequence[TrainingEvent]) -> list[TrainReport]:
+    return [event for event in events if isinstance(event, TrainReport)]
+
+
+def evaluations(events: Sequence[TrainingEvent]) -> list[HeldOutReport]:
+    return [event for event in events if isinstance(event, HeldOutReport)]
+
+
+def take_snapshot(trainer: Trainer, adapter: str = "a") -> TrainingSnapshot:
+    """Run to the next optimizer boundary and return the snapshot taken there."""
+    trainer.request_snapshots()
+
+    def is_taken(events: list[TrainingEvent]) -> bool:
+        return any(isinstance(e, TrainingSnapshot) and e.adapter == adapter for e in events)
+
+    (snapshot,) = (
+        e
+        for e in run_until(trainer, is_taken)
+        if isinstance(e, TrainingSnapshot) and e.adapter == adapter
+    )
+    return snapshot
+
+
+def mean_loss(decoder: Decoder, samples: Sequence[TokenSample], state: AdapterState) -> float:
+    """Held-out loss of a state as it would be served, all samples at once."""
+    bank = AdapterBank(state.layout, 1, torch.float32, torch.device("cpu"))
+    bank.load(0, state)
+    run = Pass(decoder, pack(samples), "a", 1_000)
+    for _ in run.evaluate(lambda layer, target: tuple(f[0] for f in bank.factors(layer, target))):
+        pass
+    return run.loss.mean()

@@ -13,6 +13,7 @@ from collm.errors import CollmError, ConfigError
 # Each is the module of that name in this room, holding a Typer ``app``.
 _COMMANDS = {
     "serve": "Serve a model over the OpenAI API, and fine-tune it meanwhile.",
+    "demo": "Watch a model serve a real workload and get better at it meanwhile.",
     "models": "Fetch base models and see which are there.",
     "version": "Print the version of collm.",
 }

@@ -51,8 +51,8 @@ class Scheduler:
     unfinished sequence always makes progress, and with it every sequence in turn. A request holds
     one version from its first admission until its last choice has let go of its blocks.
 
-    ``schedule`` and ``update`` alternate; ``add`` and ``abort`` may come at any time. What a step
-    in flight still reads (blocks, version) is released by that step's ``update``.
+    ``schedule`` and ``update`` alternate; ``add``, ``finish`` and ``abort`` may come at any time.
+    What a step in flight still reads (blocks, version) is released by that step's ``update``.
 
     Args:
         config: Limits of one step.
@@ -131,6 +131,18 @@ class Scheduler:
         """End a request's live choices; an unknown or ended request has none."""
         group = self._groups.get(request_id)
         return [] if group is None else _in_order(self._end_group(group, FinishReason.ABORT))
+
+    def finish(self, request_id: RequestId, choice: int) -> list[TokenEvent]:
+        """End one choice with ``FinishReason.STOP``, as when its text met a stop string.
+
+        An unknown request, or a choice that has ended, says nothing.
+        """
+        group = self._groups.get(request_id)
+        if group is None or group.sequences[choice].is_finished:
+            return []
+        event = _end_event(group.sequences[choice], FinishReason.STOP)
+        self._finish(group.sequences[choice])
+        return [event]
 
     def schedule(self, now_s: float) -> StepPlan:
         """Choose the next step's work: decodes, then running prefills, then waiting sequences.

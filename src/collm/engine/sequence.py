@@ -91,7 +91,8 @@ class RequestGroup:
 
     def is_ready(self, sequence: Sequence) -> bool:
         """Return whether a choice may be admitted: it would find the prompt computed if it can."""
-        return sequence.choice == 0 or self.has_computed_prompt
+        first = self.sequences[0]
+        return sequence is first or self.has_computed_prompt or first.is_finished
 
     def release_one(self) -> bool:
         """Note that one choice holds nothing any more; return whether it was the last."""

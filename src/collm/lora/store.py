@@ -57,6 +57,7 @@ class AdapterStore:
         self._active: dict[str, VersionId] = {}
         self._held: dict[str, VersionId] = {}
         self._staged: dict[str, VersionId] = {}
+        self._announced: set[str] = set()
 
     # Requests
 
@@ -83,8 +84,11 @@ class AdapterStore:
         self._free_if_unused(binding.version)
 
     def resolve(self, model: str) -> VersionId:
-        """Return the version that ``model`` (base id, ``NAME`` or ``NAME@LABEL``) names now."""
-        if model == self._base_model:
+        """Return the version that ``model`` (base id, ``NAME`` or ``NAME@LABEL``) names now.
+
+        An announced adapter names the base until its first promotion.
+        """
+        if model == self._base_model or (model in self._announced and model not in self._active):
             return BASE
         version = self._active.get(model, VersionId(model))
         loaded = self._loaded.get(version)
@@ -97,17 +101,24 @@ class AdapterStore:
     def names(self) -> tuple[str, ...]:
         """Return everything ``resolve`` accepts: the base, adapters, then their loaded versions."""
         versions = sorted(version for version, loaded in self._loaded.items() if loaded.is_public)
-        return (self._base_model, *sorted(self._active), *versions)
+        return (self._base_model, *sorted(self._announced | self._active.keys()), *versions)
 
     # Versions
 
+    def announce(self, adapter: str) -> None:
+        """Let requests name an adapter that has no version yet, as one that is still learned.
+
+        A fresh adapter changes nothing, so the base serves them until the first promotion.
+
+        Raises:
+            AdapterError: No adapter can have this name.
+        """
+        self._check_name(adapter)
+        self._announced.add(adapter)
+
     def check(self, adapter: str, state: AdapterState) -> None:
         """Raise ``AdapterError`` unless ``state`` can be served here under the name ``adapter``."""
-        if not adapter or "@" in adapter or adapter == self._base_model:
-            raise AdapterError(
-                f"adapter name {adapter!r} is not allowed: it must not be empty, contain '@', "
-                f"or equal the base model's name {self._base_model!r}"
-            )
+        self._check_name(adapter)
         here = self._bank.layout
         if (state.layout.targets, state.layout.num_layers) != (here.targets, here.num_layers):
             raise AdapterError(f"adapter {adapter!r} was made for a model of other shapes")
@@ -203,6 +214,7 @@ class AdapterStore:
                 f"adapter {adapter!r} is not loaded; available: {', '.join(self.names())}"
             )
         del self._active[adapter]
+        self._announced.discard(adapter)
         self._held.pop(adapter, None)
         self._staged.pop(adapter, None)
         for version, loaded in list(self._loaded.items()):
@@ -238,6 +250,13 @@ class AdapterStore:
     def num_free_slots(self) -> int:
         """Slots that hold no version."""
         return len(self._free_slots)
+
+    def _check_name(self, adapter: str) -> None:
+        if not adapter or "@" in adapter or adapter == self._base_model:
+            raise AdapterError(
+                f"adapter name {adapter!r} is not allowed: it must not be empty, contain '@', "
+                f"or equal the base model's name {self._base_model!r}"
+            )
 
     def _known(self, version: VersionId) -> _Loaded:
         try:

@@ -4,6 +4,7 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from collm.metrics.loop_times import LoopTimes
 from collm.metrics.records import Objectives, RequestRecord
 from collm.types import StepLoad, VersionId
 
@@ -127,6 +128,8 @@ class LearningMetrics:
 class ReplicaMetrics:
     """Counters of one replica, in a registry of their own; safe to use from several threads.
 
+    ``times`` holds the loop's times as plain numbers, for the thread that counts them.
+
     Args:
         model_name: The base model's id, a label of all serving metrics.
         objectives: What ``collm_slo_requests_total`` holds requests against.
@@ -139,6 +142,7 @@ class ReplicaMetrics:
         self._serving = ServingMetrics(self._registry, model_name)
         self._learning = LearningMetrics(self._registry)
         self._active: dict[str, VersionId] = {}
+        self.times = LoopTimes()
         loop_seconds = self._learning.loop_seconds
         self._serve_seconds = loop_seconds.labels("serve")
         self._idle_seconds = loop_seconds.labels("idle")
@@ -170,6 +174,7 @@ class ReplicaMetrics:
 
     def observe_step(self, load: StepLoad, seconds: float) -> None:
         """Count one serving step."""
+        self.times.add("serve", seconds)
         self._serve_seconds.inc(seconds)
         self._prefill_tokens.inc(load.num_prefill_tokens)
         self._decode_tokens.inc(load.num_decode_tokens)
@@ -178,11 +183,14 @@ class ReplicaMetrics:
         self, kind: str, seconds: float, work: Literal["train", "evaluate"] = "train"
     ) -> None:
         """Count one quantum of training or of held-out evaluation."""
+        self.times.add(work, seconds)
+        self.times.add_quantum(kind, seconds)
         self._learning.quantum_seconds.labels(kind).observe(seconds)
         self._learning.loop_seconds.labels(work).inc(seconds)
 
     def observe_idle(self, seconds: float) -> None:
         """Count time in which the loop had nothing to do."""
+        self.times.add("idle", seconds)
         self._idle_seconds.inc(seconds)
 
     def set_queue(self, num_running: int, num_waiting: int) -> None:

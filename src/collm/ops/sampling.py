@@ -57,7 +57,7 @@ class SamplingRow:
         """Apply penalties and the minimum length to ``logits`` [vocab_size], in place."""
         p = self.params
         if p.repetition_penalty != 1.0:
-            seen = torch.tensor(sorted({*self.prompt, *self.output}))
+            seen = torch.tensor(sorted({*self.prompt, *self.output}), dtype=torch.long)
             values = logits[seen]
             logits[seen] = torch.where(
                 values > 0, values / p.repetition_penalty, values * p.repetition_penalty

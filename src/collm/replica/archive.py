@@ -4,6 +4,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,25 @@ from safetensors.torch import save_file
 from collm.lora.peft_folder import save_peft
 from collm.lora.state import AdapterState
 from collm.lora.store import version_id
-from collm.replica.inbox import Inbox, Promoted, Published
+from collm.replica.inbox import Inbox, Promoted, PromotionFailed, Published, PublishFailed
 from collm.store.data_folder import DataFolder
 from collm.training.events import TrainingSnapshot
 from collm.types import VersionId
 
 _log = logging.getLogger(__name__)
+
+CHECKPOINT_FILE = "training.safetensors"
+"""Tensors of a training checkpoint."""
+CHECKPOINT_BASE = "base_digest"
+"""Entry of a checkpoint's meta that names the base model it belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Something to write, and whom to tell when it cannot be written."""
+
+    write: Callable[[], None]
+    failed: Callable[[Exception], None]
 
 
 class Archive:
@@ -33,7 +47,7 @@ class Archive:
         self._base_model = base_model
         self._base_digest = base_digest
         self._inbox = inbox
-        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="collm-archive", daemon=True)
 
     def start(self) -> None:
@@ -52,9 +66,12 @@ class Archive:
         metadata: Mapping[str, str],
         numbers: Mapping[str, Any],
     ) -> None:
-        """Write a new version under the adapter's next number; then ``Published`` arrives."""
+        """Write a new version under the adapter's next number; then ``Published`` arrives.
 
-        def task() -> None:
+        If it cannot be written, ``PublishFailed`` does.
+        """
+
+        def write() -> None:
             label = str(self._data.versions.next_number(adapter))
             self._data.versions.publish(
                 adapter,
@@ -76,38 +93,55 @@ class Archive:
                 )
             )
 
-        self._tasks.put(task)
+        def failed(error: Exception) -> None:
+            self._inbox.put(PublishFailed(adapter, state, error))
+
+        self._tasks.put(_Task(write, failed))
 
     def record_promotion(self, published: Published, reason: str) -> None:
-        """Write the decision to promote a staged version; then ``Promoted`` arrives."""
+        """Write the decision to promote a staged version; then ``Promoted`` arrives.
 
-        def task() -> None:
+        If it cannot be written, ``PromotionFailed`` does.
+        """
+
+        def write() -> None:
             self._data.decisions.promote(published.version, reason, published.numbers)
             self._inbox.put(Promoted(published))
 
-        self._tasks.put(task)
+        def failed(error: Exception) -> None:
+            self._inbox.put(PromotionFailed(published, error))
 
-    def record_rollback(self, version: VersionId, then: Callable[[], None]) -> None:
-        """Write the return to ``version``, which is in force already; then call ``then``."""
+        self._tasks.put(_Task(write, failed))
 
-        def task() -> None:
+    def record_rollback(self, version: VersionId, then: Callable[[Exception | None], None]) -> None:
+        """Write the return to ``version``, which is in force already.
+
+        ``then`` is called in the archive's thread, with what went wrong if it was not written.
+        """
+
+        def write() -> None:
             self._data.decisions.rollback(version, "asked for", {})
-            then()
+            then(None)
 
-        self._tasks.put(task)
+        self._tasks.put(_Task(write, then))
 
     def save_checkpoint(self, snapshot: TrainingSnapshot) -> None:
-        """Write a job's training state."""
+        """Write a job's training state, marked with the base that it belongs to."""
 
-        def write(folder: Path) -> None:
-            save_file(snapshot.tensors, folder / "training.safetensors")
+        def fill(folder: Path) -> None:
+            save_file(snapshot.tensors, folder / CHECKPOINT_FILE)
 
-        self._tasks.put(lambda: self._data.checkpoints.save(snapshot.adapter, write, snapshot.meta))
+        def write() -> None:
+            meta = {**snapshot.meta, CHECKPOINT_BASE: self._base_digest}
+            self._data.checkpoints.save(snapshot.adapter, fill, meta)
+
+        self._tasks.put(_Task(write, lambda _: None))
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
             try:
-                task()
-            except Exception:
+                task.write()
+            except Exception as error:
                 # A full disk must not end serving; what failed is not acknowledged.
                 _log.exception("writing to the data folder failed")
+                task.failed(error)

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -32,7 +32,8 @@ from collm.pacing.chunking import make_prefill_limit
 from collm.pacing.config import PacingConfig
 from collm.pacing.cost import QuantumCostModel, StepCostModel
 from collm.pacing.credit import Credit
-from collm.replica.archive import Archive
+from collm.pacing.quanta import QuantumKind
+from collm.replica.archive import CHECKPOINT_BASE, CHECKPOINT_FILE, Archive
 from collm.replica.board import Board
 from collm.replica.client import Deliveries, ReplicaClient
 from collm.replica.config import ReplicaConfig
@@ -40,12 +41,14 @@ from collm.replica.inbox import Inbox, Stop
 from collm.replica.learner import Learner
 from collm.replica.library import Library
 from collm.replica.loop import StepLoop
+from collm.replica.process_memory import resident_bytes
 from collm.replica.request_log import RequestLog
 from collm.store.data_folder import DataFolder
 from collm.training.config import JobConfig, TrainingConfig
 from collm.training.job import Job
 from collm.training.samples import prepare_samples
 from collm.training.trainer import Trainer
+from collm.types import VersionId
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +129,8 @@ def open_replica(
     adapters = AdapterStore(bank, settings.base_model, blocks.evict_version)
     metrics = ReplicaMetrics(settings.base_model, settings.pacing.objectives)
     _restore_versions(adapters, data, library, metrics)
+    for job in settings.training.jobs:
+        adapters.announce(job.adapter)
 
     step_cost = StepCostModel(quantile=settings.pacing.quantile)
     quantum_cost = QuantumCostModel(quantile=settings.pacing.quantile)
@@ -136,7 +141,7 @@ def open_replica(
     scheduler = Scheduler(
         settings.scheduler, blocks, adapters, prefill_limit, eos_token_ids, memory.max_model_len
     )
-    jobs = _Jobs(settings, decoder, tokenizer, adapters, data, quantum_cost)
+    jobs = _Jobs(settings, decoder, tokenizer, adapters, data, quantum_cost, checkpoint.digest)
     trainer = Trainer([jobs.open(job, datasets) for job in settings.training.jobs], clock)
     archive = Archive(data, settings.base_model, checkpoint.digest, inbox)
     board = Board(scheduler, blocks, adapters, metrics, clock)
@@ -155,6 +160,10 @@ def open_replica(
     board.show("failed", lambda: log.num_failed)
     board.show("adapters", learner.snapshot)
     board.show("weight_bytes", lambda: weights.num_bytes)
+    board.show("resident_bytes", resident_bytes)
+    board.show("loop_seconds", metrics.times.seconds)
+    board.show("quanta", metrics.times.quanta)
+    board.show("calibration", lambda: _calibration(step_cost, quantum_cost))
     board.refresh()
     loop = StepLoop(
         scheduler=scheduler,
@@ -170,7 +179,7 @@ def open_replica(
         board=board,
         clock=clock,
     )
-    thread = threading.Thread(target=loop.run, name="collm-loop", daemon=True)
+    thread = threading.Thread(target=_run, args=(loop, deliveries), name="collm-loop", daemon=True)
     client = ReplicaClient(
         base_model=settings.base_model,
         max_model_len=memory.max_model_len,
@@ -188,21 +197,50 @@ def open_replica(
     return Replica(client=client, inbox=inbox, thread=thread, archive=archive, data=data)
 
 
+def _run(loop: StepLoop, deliveries: Deliveries) -> None:
+    """Run the loop to its end, and let nobody wait for it any longer.
+
+    What escapes the loop would leave requests, blocks or versions in an unknown state, so it ends
+    the replica: the server sees the dead thread, and exits with an error.
+    """
+    try:
+        loop.run()
+    except Exception:
+        _log.exception("the step loop failed")
+    finally:
+        deliveries.end()
+
+
 def _restore_versions(
     adapters: AdapterStore, data: DataFolder, library: Library, metrics: ReplicaMetrics
 ) -> None:
     """Serve what was active when the process last ended, and hold what could be rolled back to."""
-    held = data.decisions.held()
-    for adapter, active in data.decisions.active().items():
-        for version in filter(None, (held.get(adapter), active)):
-            try:
-                published, state = library.load(version)
-                if not adapters.try_stage(adapter, version, state, dict(published.metadata)):
-                    raise AdapterError("no slot is free; raise lora.num_slots")
-                adapters.promote(version)
-                metrics.promoted(adapter, version)
-            except AdapterError as error:
-                _log.warning("%s is not served: %s", version, error)
+    held, active = data.decisions.held(), data.decisions.active()
+    for num_done, (adapter, version) in enumerate(active.items()):
+        num_needed = len(active) - num_done
+        if adapter in held and adapters.num_free_slots > num_needed:
+            _restore(adapters, library, adapter, held[adapter])
+        _restore(adapters, library, adapter, version)
+        if (serving := adapters.active(adapter)) is not None:
+            metrics.promoted(adapter, serving)
+
+
+def _restore(adapters: AdapterStore, library: Library, adapter: str, version: VersionId) -> None:
+    try:
+        published, state = library.load(version)
+        if not adapters.try_stage(adapter, version, state, dict(published.metadata)):
+            raise AdapterError("no slot is free; raise lora.num_slots")
+        adapters.promote(version)
+    except AdapterError as error:
+        serving = adapters.active(adapter) or "nothing"
+        _log.error("%s is not served, %s in its place: %s", version, serving, error)
+
+
+def _calibration(step_cost: StepCostModel, quantum_cost: QuantumCostModel) -> dict[str, object]:
+    """Return how often the predicted bounds on times held, ready for JSON."""
+    quanta = {str(kind): quantum_cost.calibration(kind) for kind in QuantumKind}
+    seen = {kind: asdict(found) for kind, found in quanta.items() if found.num_observed}
+    return {"step": asdict(step_cost.calibration), "quanta": seen}
 
 
 class _Jobs:
@@ -216,8 +254,10 @@ class _Jobs:
         adapters: AdapterStore,
         data: DataFolder,
         quantum_cost: QuantumCostModel,
+        base_digest: str,
     ) -> None:
         self._settings = settings
+        self._base_digest = base_digest
         self._decoder = decoder
         self._tokenizer = tokenizer
         self._adapters = adapters
@@ -252,7 +292,12 @@ class _Jobs:
         )
         checkpoint = self._data.checkpoints.load(config.adapter)
         if checkpoint is not None:
-            job.restore(load_file(checkpoint.folder / "training.safetensors"), checkpoint.meta)
+            if checkpoint.meta.get(CHECKPOINT_BASE) != self._base_digest:
+                raise ConfigError(
+                    f"the training state of {config.adapter!r} in {settings.replica.data_dir} was "
+                    "written for another base model; use another replica.data_dir"
+                )
+            job.restore(load_file(checkpoint.folder / CHECKPOINT_FILE), checkpoint.meta)
             _log.info("%s goes on at step %d", config.adapter, job.num_steps)
         return job
 

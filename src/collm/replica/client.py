@@ -1,19 +1,22 @@
 """The step loop as asyncio sees it: requests in, streams of token events out."""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
 from collm.clock import Clock
-from collm.errors import UnknownAdapterError
+from collm.errors import CollmError, UnknownAdapterError
 from collm.metrics.exporter import ReplicaMetrics
 from collm.model.tokenizer import Tokenizer
 from collm.replica.board import Board
-from collm.replica.inbox import Abort, Inbox, Rollback, Submit
+from collm.replica.inbox import Abort, Finish, Inbox, Rollback, Submit
 from collm.replica.library import Library
 from collm.types import BASE, ModelCard, Request, RequestId, TokenEvent, VersionId, VersionInfo
+
+_ALIVE_POLL_S = 0.5
 
 
 class Deliveries:
@@ -24,13 +27,19 @@ class Deliveries:
 
     def __init__(self) -> None:
         self._event_loop: asyncio.AbstractEventLoop | None = None
-        self._streams: dict[RequestId, asyncio.Queue[TokenEvent]] = {}
+        self._streams: dict[RequestId, asyncio.Queue[TokenEvent | None]] = {}
+        self._has_ended = False
 
-    def open(self, request_id: RequestId) -> "asyncio.Queue[TokenEvent]":
-        """Return the queue that a request's events will come to; called in the event loop."""
+    def open(self, request_id: RequestId) -> "asyncio.Queue[TokenEvent | None]":
+        """Return the queue that a request's events will come to; called in the event loop.
+
+        ``None`` in it says that no more will come.
+        """
         self._event_loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[TokenEvent] = asyncio.Queue()
+        queue: asyncio.Queue[TokenEvent | None] = asyncio.Queue()
         self._streams[request_id] = queue
+        if self._has_ended:
+            queue.put_nowait(None)
         return queue
 
     def close(self, request_id: RequestId) -> None:
@@ -39,8 +48,21 @@ class Deliveries:
 
     def publish(self, events: list[TokenEvent]) -> None:
         """Pass on a step's events; called in the loop's thread, never blocks."""
-        if self._event_loop is not None and not self._event_loop.is_closed():
-            self._event_loop.call_soon_threadsafe(self._deliver, events)
+        self._call(lambda: self._deliver(events))
+
+    def end(self) -> None:
+        """Tell all streams, later ones as well, that nothing comes any more; as ``publish``."""
+        self._has_ended = True
+        self._call(self._end_streams)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        if self._event_loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed: nobody reads any more
+                self._event_loop.call_soon_threadsafe(callback)
+
+    def _end_streams(self) -> None:
+        for queue in self._streams.values():
+            queue.put_nowait(None)
 
     def _deliver(self, events: list[TokenEvent]) -> None:
         for event in events:
@@ -65,14 +87,20 @@ class TokenStream:
 
     async def __anext__(self) -> TokenEvent:
         """Wait for the next event."""
-        if self._num_open == 0:
+        event = await self._queue.get() if self._num_open else None
+        if event is None:
+            self._num_open = 0
+            self._deliveries.close(self._request_id)
             raise StopAsyncIteration
-        event = await self._queue.get()
         if event.finish_reason is not None:
             self._num_open -= 1
             if self._num_open == 0:
                 self._deliveries.close(self._request_id)
         return event
+
+    def finish(self, choice: int) -> None:
+        """End one choice with ``FinishReason.STOP``."""
+        self._inbox.put(Finish(self._request_id, choice))
 
     async def aclose(self) -> None:
         """Abort what still runs."""
@@ -161,7 +189,7 @@ class ReplicaClient:
         reply: Future[VersionInfo] = Future()
         message = await asyncio.to_thread(self._library.read, VersionId(version), reply)
         self._inbox.put(message)
-        return await asyncio.wrap_future(reply)
+        return await self._answer(reply)
 
     async def rollback(self, adapter: str) -> VersionInfo:
         """Return an adapter to the version before; raises ``AdapterError``."""
@@ -170,7 +198,7 @@ class ReplicaClient:
             raise UnknownAdapterError(f"adapter {adapter!r} does not exist; available: {known}")
         reply: Future[VersionInfo] = Future()
         self._inbox.put(Rollback(adapter, reply))
-        return await asyncio.wrap_future(reply)
+        return await self._answer(reply)
 
     def snapshot(self) -> Mapping[str, Any]:
         """Return live figures, ready for JSON."""
@@ -179,3 +207,12 @@ class ReplicaClient:
     def metrics_text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         return self._metrics.render()
+
+    async def _answer(self, reply: "Future[VersionInfo]") -> VersionInfo:
+        """Wait for a reply, which never comes when the step loop has ended."""
+        future = asyncio.wrap_future(reply)
+        while not future.done():
+            if not self.is_alive:
+                raise CollmError("the step loop has ended; restart the server")
+            await asyncio.wait((future,), timeout=_ALIVE_POLL_S)
+        return future.result()

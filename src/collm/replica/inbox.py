@@ -19,6 +19,14 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
+class Finish:
+    """End one choice of a request: its text met a stop string."""
+
+    request_id: RequestId
+    choice: int
+
+
+@dataclass(frozen=True, slots=True)
 class Abort:
     """End a request's choices that still run."""
 
@@ -49,6 +57,23 @@ class Promoted:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishFailed:
+    """A version could not be written; there is none."""
+
+    adapter: str
+    state: AdapterState
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionFailed:
+    """The decision to promote a staged version could not be written; do not flip."""
+
+    published: Published
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class Rollback:
     """Return an adapter to the version before."""
 
@@ -61,7 +86,27 @@ class Stop:
     """End the loop after this step."""
 
 
-Message = Submit | Abort | Published | Promoted | Rollback | Stop
+Message = (
+    Submit
+    | Finish
+    | Abort
+    | Published
+    | PublishFailed
+    | Promoted
+    | PromotionFailed
+    | Rollback
+    | Stop
+)
+
+
+def tell(reply: "Future[VersionInfo] | None", outcome: VersionInfo | Exception) -> None:
+    """Settle a reply, unless nobody waits for it; any thread may."""
+    if reply is None or not reply.set_running_or_notify_cancel():
+        return
+    if isinstance(outcome, Exception):
+        reply.set_exception(outcome)
+    else:
+        reply.set_result(outcome)
 
 
 class Inbox:

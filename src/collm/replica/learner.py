@@ -1,20 +1,25 @@
 """From training's events to published, promoted versions."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from collm.clock import Clock
-from collm.errors import CollmError
+from collm.errors import AdapterError, CollmError
+from collm.lora.state import AdapterState
 from collm.lora.store import AdapterStore
 from collm.metrics.exporter import ReplicaMetrics
 from collm.replica.archive import Archive
-from collm.replica.inbox import Published, Rollback
+from collm.replica.inbox import PromotionFailed, Published, PublishFailed, Rollback, tell
 from collm.training.events import HeldOutReport, TrainingEvent, TrainingSnapshot, TrainReport
 from collm.training.trainer import Trainer
 from collm.types import VersionId, VersionInfo
 
 _log = logging.getLogger(__name__)
+
+_RETRY_S = 30.0
+"""Time until the next attempt after the data folder could not be written."""
 
 
 @dataclass(slots=True)
@@ -29,10 +34,14 @@ class _Progress:
     active_loss: float | None = None
     num_promotions: int = 0
     num_skipped: int = 0
-    promoted_at_s: float | None = None
+    error: str | None = None
+    """Why the adapter learns no more."""
+    not_before_s: float = -math.inf
+    """No candidate is handed to the archive earlier."""
     candidate: HeldOutReport | None = None
     """Better than what is served, and not handed to the archive yet; a newer one replaces it."""
-    is_publishing: bool = False
+    publishing: HeldOutReport | None = None
+    """The candidate that the archive is writing."""
     staged: Published | None = None
     """On disk, waiting for a slot or for its decision's record."""
     is_recording: bool = False
@@ -100,14 +109,25 @@ class Learner:
     def published(self, message: Published) -> None:
         """Stage a version that is on disk, as soon as a slot is free."""
         progress = self._progress.setdefault(message.adapter, _Progress())
-        progress.is_publishing = False
-        if progress.is_recording:
+        if message.is_local and not _take_publishing(progress, message.state):
+            _refuse(message, "the adapter was rolled back")
+        elif message.version == self._adapters.active(message.adapter):
+            tell(message.reply, self._info(message.version))
+        elif progress.is_recording:
             _refuse(message, "another version of the adapter is being promoted; try again")
-            return
-        if progress.staged is not None:
-            _refuse(progress.staged, "a newer version replaced it before a slot was free")
-        progress.staged = message
-        self._stage(progress, message)
+        else:
+            if progress.staged is not None:
+                _refuse(progress.staged, "a newer version replaced it before a slot was free")
+            progress.staged = message
+            self._stage(progress, message)
+
+    def publish_failed(self, message: PublishFailed) -> None:
+        """Keep a candidate that could not be written for another attempt, unless it is outdated."""
+        progress = self._progress[message.adapter]
+        report = progress.publishing
+        if _take_publishing(progress, message.state):
+            progress.candidate = progress.candidate or report
+            progress.not_before_s = self._clock.now_s() + _RETRY_S
 
     def promoted(self, message: Published) -> None:
         """Flip to a staged version whose promotion is on record, unless a rollback overtook it."""
@@ -120,35 +140,60 @@ class Learner:
         old = None if before is None else self._adapters.state(before)
         self._adapters.promote(message.version)
         progress.num_promotions += 1
-        progress.promoted_at_s = self._clock.now_s()
+        progress.not_before_s = self._clock.now_s() + self._min_promotion_interval_s
+        if message.is_local:
+            progress.active_loss = message.numbers["held_out_loss"]
         self._metrics.promoted(message.adapter, message.version)
         _log.info("%s is active", message.version)
-        if message.adapter in self._trainer.adapters and not message.is_local:
+        if not message.is_local:
             progress.candidate = None
-            self._trainer.rebase(message.adapter, old, message.state)
+            self._redirect(
+                message.adapter,
+                lambda: self._trainer.rebase(message.adapter, old, message.state),
+            )
         self._on_swap()
-        if message.reply is not None:
-            message.reply.set_result(self._info(message.version))
+        tell(message.reply, self._info(message.version))
+
+    def promotion_failed(self, message: PromotionFailed) -> None:
+        """Leave things as they are: what is not on record is not served."""
+        progress = self._progress[message.published.adapter]
+        progress.is_recording = False
+        if progress.staged is not message.published:
+            return
+        progress.staged = None
+        progress.not_before_s = self._clock.now_s() + _RETRY_S
+        _refuse(message.published, f"the decision could not be written: {message.error}")
 
     def roll_back(self, message: Rollback) -> None:
         """Return to the version before, in serving at once and in training with it."""
         try:
             version = self._adapters.rollback(message.adapter)
         except CollmError as error:
-            message.reply.set_exception(error)
+            tell(message.reply, error)
             return
         progress = self._progress.setdefault(message.adapter, _Progress())
-        progress.candidate = None
+        progress.candidate = progress.publishing = None
         if progress.staged is not None:
             _refuse(progress.staged, "the adapter was rolled back")
             progress.staged = None
         self._metrics.promoted(message.adapter, version)
         _log.info("%s is active again", version)
-        if message.adapter in self._trainer.adapters:
-            self._trainer.reset(message.adapter, self._adapters.state(version))
+        state = self._adapters.state(version)
+        self._redirect(message.adapter, lambda: self._trainer.reset(message.adapter, state))
         self._on_swap()
         info = self._info(version)
-        self._archive.record_rollback(version, lambda: message.reply.set_result(info))
+
+        def then(error: Exception | None) -> None:
+            note = f"{version} is active again, but a restart would undo that: {error}"
+            tell(message.reply, info if error is None else CollmError(note))
+
+        self._archive.record_rollback(version, then)
+
+    def training_failed(self, adapter: str, error: Exception) -> None:
+        """Go on without an adapter's training; what it has published stays."""
+        _log.error("training of %s failed and has ended", adapter, exc_info=error)
+        self._trainer.remove(adapter)
+        self._progress[adapter].error = f"{type(error).__name__}: {error}"
 
     def snapshot(self) -> dict[str, dict[str, object]]:
         """Return each adapter's progress, ready for JSON."""
@@ -158,11 +203,12 @@ class Learner:
                 "step": progress.step,
                 "training_tokens": progress.num_tokens,
                 "training_samples": progress.num_samples,
-                "training_loss": progress.loss,
-                "held_out_loss": progress.held_out_loss,
-                "active_held_out_loss": progress.active_loss,
+                "training_loss": _finite(progress.loss),
+                "held_out_loss": _finite(progress.held_out_loss),
+                "active_held_out_loss": _finite(progress.active_loss),
                 "promotions": progress.num_promotions,
                 "skipped_steps": progress.num_skipped,
+                "error": progress.error,
             }
             for adapter, progress in self._progress.items()
         }
@@ -191,11 +237,10 @@ class Learner:
         report = progress.candidate
         if report is None or report.candidate is None:
             return
-        since_s = now_s - (progress.promoted_at_s or -self._min_promotion_interval_s)
-        is_busy = progress.is_publishing or progress.staged is not None
-        if is_busy or since_s < self._min_promotion_interval_s:
+        is_busy = progress.publishing is not None or progress.staged is not None
+        if is_busy or now_s < progress.not_before_s:
             return
-        progress.candidate, progress.is_publishing = None, True
+        progress.candidate, progress.publishing = None, report
         numbers = {
             "held_out_loss": report.loss,
             "active_held_out_loss": report.active_loss,
@@ -213,18 +258,39 @@ class Learner:
         except CollmError as error:
             progress.staged = None
             _log.warning("%s cannot be served: %s", message.version, error)
-            if message.reply is not None:
-                message.reply.set_exception(error)
+            tell(message.reply, error)
             return
         if is_staged:
             progress.is_recording = True
             reason = "better on held-out samples" if message.is_local else "asked for"
             self._archive.record_promotion(message, reason)
 
+    def _redirect(self, adapter: str, change: Callable[[], None]) -> None:
+        """Let training go on from what is served now; if it cannot, serving goes on alone."""
+        if adapter not in self._trainer.adapters:
+            return
+        try:
+            change()
+        except Exception as error:
+            self.training_failed(adapter, error)
+
     def _info(self, version: VersionId) -> VersionInfo:
         return next(info for info in self._adapters.infos() if info.version == version)
 
 
+def _finite(loss: float | None) -> float | None:
+    """Return a loss as JSON can carry it."""
+    return loss if loss is not None and math.isfinite(loss) else None
+
+
+def _take_publishing(progress: _Progress, state: AdapterState) -> bool:
+    """Note that the archive is done with ``state``; return whether it is still wanted."""
+    if progress.publishing is None or progress.publishing.candidate is not state:
+        return False
+    progress.publishing = None
+    return True
+
+
 def _refuse(message: Published, reason: str) -> None:
-    if message.reply is not None:
-        message.reply.set_exception(CollmError(f"{message.version} was not promoted: {reason}"))
+    _log.info("%s was not promoted: %s", message.version, reason)
+    tell(message.reply, AdapterError(f"{message.version} was not promoted: {reason}"))

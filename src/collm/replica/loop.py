@@ -13,7 +13,19 @@ from collm.pacing.budgets import Budget
 from collm.pacing.cost import StepCostModel
 from collm.pacing.quanta import Quantum, QuantumKind
 from collm.replica.board import Board
-from collm.replica.inbox import Abort, Inbox, Message, Promoted, Published, Rollback, Stop, Submit
+from collm.replica.inbox import (
+    Abort,
+    Finish,
+    Inbox,
+    Message,
+    Promoted,
+    PromotionFailed,
+    Published,
+    PublishFailed,
+    Rollback,
+    Stop,
+    Submit,
+)
 from collm.replica.learner import Learner
 from collm.replica.request_log import RequestLog
 from collm.training.trainer import Trainer
@@ -21,6 +33,8 @@ from collm.types import TokenEvent
 
 _log = logging.getLogger(__name__)
 
+_MAX_QUANTA = 16
+"""Most quanta of one iteration: an idle replica would train on, and never come to what follows."""
 _IDLE_WAIT_S = 0.25
 """Longest sleep with nothing to serve or learn; messages end it."""
 _EVALUATION = frozenset({QuantumKind.EVALUATE_FORWARD, QuantumKind.EVALUATE_LOSS})
@@ -108,17 +122,19 @@ class StepLoop:
     def step(self) -> StepReport:
         """Serve one iteration, train while the budget allows, then swap adapters."""
         self._inbox.drain(self._handle)
+        if self._is_stopping:
+            return StepReport(0, 0)
         plan = self._scheduler.schedule(self._clock.now_s())
         self._publish(self._serve(plan))
         self._budget.begin(
             self._scheduler.progress(), self._clock.now_s(), plan.load().num_adapters
         )
         num_quanta = 0
-        while (quantum := self._trainer.peek()) and self._budget.allows(quantum, self._inbox):
+        while (quantum := self._peek()) and self._budget.allows(quantum, self._inbox):
             self._train(quantum)
             num_quanta += 1
-        self._learner.tend()
-        self._board.refresh_if_due()
+            self._tend()  # here too: with nothing to serve, this goes on until a message comes
+        self._tend()
         return StepReport(plan.num_tokens, num_quanta)
 
     def _serve(self, plan: StepPlan) -> list[TokenEvent]:
@@ -136,14 +152,37 @@ class StepLoop:
             self._metrics.observe_step(load, ended_s - started_s)
         return self._scheduler.update(plan, output, ended_s)
 
+    def _peek(self) -> Quantum | None:
+        """Return the next quantum of a job that can say so."""
+        while True:
+            try:
+                return self._trainer.peek()
+            except Exception as error:
+                self._end_job(error)
+
     def _train(self, quantum: Quantum) -> None:
+        """Run a quantum; one that fails ends its own job and nothing else."""
         started_s = self._clock.now_s()
-        events = self._trainer.run(quantum)
+        try:
+            events = self._trainer.run(quantum)
+        except Exception as error:
+            self._end_job(error)
+            return
         ended_s = self._clock.now_s()
         self._budget.spent(quantum, ended_s - started_s, ended_s)
         work: Literal["train", "evaluate"] = "evaluate" if quantum.kind in _EVALUATION else "train"
         self._metrics.observe_quantum(quantum.kind, ended_s - started_s, work)
         self._learner.handle(events)
+
+    def _end_job(self, error: Exception) -> None:
+        adapter = self._trainer.turn
+        if adapter is None:
+            raise error
+        self._learner.training_failed(adapter, error)
+
+    def _tend(self) -> None:
+        self._learner.tend()
+        self._board.refresh_if_due()
 
     def _publish(self, events: list[TokenEvent]) -> None:
         if events:
@@ -160,12 +199,18 @@ class StepLoop:
             case Submit(request):
                 self._log.begin(request)
                 self._publish(self._scheduler.add(request))
+            case Finish(request_id, choice):
+                self._publish(self._scheduler.finish(request_id, choice))
             case Abort(request_id):
                 self._publish(self._scheduler.abort(request_id))
             case Published():
                 self._learner.published(message)
+            case PublishFailed():
+                self._learner.publish_failed(message)
             case Promoted(published):
                 self._learner.promoted(published)
+            case PromotionFailed():
+                self._learner.promotion_failed(message)
             case Rollback():
                 self._learner.roll_back(message)
             case Stop():

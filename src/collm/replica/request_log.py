@@ -27,7 +27,8 @@ class _Open:
         """Count a token; return the gap since the choice's one before."""
         choice = event.choice
         before = self.last_token_at_s.get(choice)
-        self.first_token_at_s = self.first_token_at_s or now_s
+        if self.first_token_at_s is None:
+            self.first_token_at_s = now_s
         self.last_token_at_s[choice] = now_s
         self.num_tokens[choice] = self.num_tokens.get(choice, 0) + 1
         if event.version is not None:

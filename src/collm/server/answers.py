@@ -56,6 +56,8 @@ class Answer:
             _check(event)
             delta = self._choices[event.choice].push(event)
             if delta is not None:
+                if delta.finish_reason is not None and event.finish_reason is None:
+                    self._events.finish(event.choice)  # a stop string, which the replica can't see
                 yield delta
             if all(choice.is_finished for choice in self._choices):
                 return

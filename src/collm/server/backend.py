@@ -55,6 +55,10 @@ class EventStream(Protocol):
 
     def __anext__(self) -> Awaitable[TokenEvent]: ...
 
+    def finish(self, choice: int) -> None:
+        """End one choice with ``FinishReason.STOP``; no effect if it has ended."""
+        ...
+
     def aclose(self) -> Awaitable[None]:
         """Abort what still runs; after the last event there is nothing to abort."""
         ...

@@ -30,6 +30,11 @@ class Trainer:
         """Names of the adapters that learn."""
         return tuple(self._jobs)
 
+    @property
+    def turn(self) -> str | None:
+        """The adapter whose turn it is; if ``peek`` or ``run`` raised, the one that failed."""
+        return None if self._current is None else self._current.name
+
     def peek(self) -> Quantum | None:
         """Return what ``run`` would perform; ``None`` when there is nothing to learn."""
         if self._quantum is None:
@@ -46,6 +51,12 @@ class Trainer:
         self._spent_s[job.name] += self._clock.now_s() - started_s
         events, job.events = tuple(job.events), []
         return events
+
+    def remove(self, adapter: str) -> None:
+        """Train ``adapter`` no more; what it learned since its last snapshot is lost."""
+        if self.turn == adapter:
+            self._current, self._program, self._quantum = None, None, None
+        del self._jobs[adapter]
 
     def request_snapshots(self) -> None:
         """Ask every job for a snapshot at its next boundary."""

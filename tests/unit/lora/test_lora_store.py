@@ -262,6 +262,44 @@ def test_unloaded_adapter_can_come_back_while_it_is_still_pinned(loaded):
     assert loaded.store.pin("a") == binding
 
 
+def test_announced_adapter_names_the_base_until_its_first_promotion(loaded):
+    loaded.store.announce("a")
+    assert loaded.store.names() == ("tiny", "a")
+    before = loaded.store.pin("a")
+    assert before == Binding(BASE, BASE_SLOT)
+    assert loaded.store.try_stage("a", V1, state(1))
+    assert loaded.store.resolve("a") == BASE, "a staged version serves nobody"
+    loaded.store.promote(V1)
+    assert loaded.store.resolve("a") == V1
+    assert loaded.store.names() == ("tiny", "a", "a@1")
+    loaded.store.unpin(before)
+    assert loaded.versions() == {V1}
+
+
+def test_announced_adapter_has_no_versions_to_name_or_unload(loaded):
+    loaded.store.announce("a")
+    with pytest.raises(UnknownAdapterError, match="available: tiny, a$"):
+        loaded.store.pin("a@1")
+    with pytest.raises(UnknownAdapterError, match="not loaded"):
+        loaded.store.unload("a")
+    assert loaded.store.active("a") is None
+
+
+def test_announcing_a_served_adapter_changes_nothing_and_unloading_takes_the_name_away(loaded):
+    loaded.publish(V1)
+    loaded.store.announce("a")
+    assert loaded.store.resolve("a") == V1
+    loaded.store.unload("a")
+    with pytest.raises(UnknownAdapterError, match="available: tiny$"):
+        loaded.store.pin("a")
+
+
+@pytest.mark.parametrize("adapter", ["", "a@1", "tiny"])
+def test_ambiguous_name_cannot_be_announced(loaded, adapter):
+    with pytest.raises(AdapterError, match="not allowed"):
+        loaded.store.announce(adapter)
+
+
 def test_infos_tell_what_is_loaded(loaded):
     loaded.publish(V1, 1)
     loaded.store.try_stage("a", V2, state(2, rank=2), {"source": "round 7"})

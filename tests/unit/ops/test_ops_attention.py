@@ -49,8 +49,8 @@ def planned_step(window: int | None) -> tuple[list[ScheduledSequence], Attention
     return items, batch.attention[window], next_block
 
 
-@pytest.mark.parametrize("window", [None, 1, 4, 6, 100])
-@pytest.mark.parametrize("stale", [0.0, 1e4, torch.nan])
+@pytest.mark.parametrize("window", [None, 1, 6, 100])
+@pytest.mark.parametrize("stale", [1e4, torch.nan])
 def test_mixed_step_equals_plain_attention(window, stale):
     """Whatever earlier owners left in blocks (a write makes it finite) reaches nobody."""
     items, plan, num_blocks = planned_step(window)

@@ -1,0 +1,240 @@
+"""LoRA training speed beside a plain ``peft`` loop, and how long each kind of quantum takes.
+
+All sides train rank 8 on every linear of attention and MLP, with AdamW, over the same checkpoint
+folder in the same dtype, and take turns in one process with the same number of threads. A turn is
+one optimizer step over the same samples. Tokens are those of the samples on every side: padding
+does not count, and a beginning that samples share counts for each of them.
+
+Run as: python benchmarks/training.py
+"""
+
+import argparse
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common import (
+    Rates,
+    Report,
+    checkpoint_folder,
+    interleave,
+    make_parser,
+    percentile,
+    progress,
+)
+
+# isort: split
+import torch
+
+from collm.clock import MonotonicClock
+from collm.lora.layout import lora_layout
+from collm.lora.state import initial_state
+from collm.model.checkpoint import Checkpoint
+from collm.model.decoder import Decoder
+from collm.model.tokenizer import Tokenizer
+from collm.model.weights import load_weights
+from collm.pacing.config import PacingConfig
+from collm.pacing.cost import QuantumCostModel
+from collm.pacing.quanta import Quantum, QuantumKind
+from collm.training.config import JobConfig
+from collm.training.events import TrainReport
+from collm.training.job import Job
+from collm.training.samples import PreparedSamples, TokenSample, prepare_samples
+from collm.training.trainer import Trainer
+from collm.workload.samples import load_samples
+from training_sides import RANK, CollmSide, PeftSide, max_loss_difference, without_shared_prefix
+
+_SNAPSHOT_EVERY_S = 5.0
+_LEARNING = (
+    QuantumKind.PREPARE,
+    QuantumKind.FORWARD,
+    QuantumKind.LOSS,
+    QuantumKind.BACKWARD,
+    QuantumKind.OPTIMIZER,
+)
+_MAX_LOSS_DIFFERENCE = 0.05
+"""Nats per token between the sides' losses on the same samples; bfloat16 rounds differently."""
+
+
+def main() -> None:
+    """Measure speed, then quanta, then report."""
+    parser = make_parser(__doc__ or "", rounds=7)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--seconds", type=float, default=60.0, help="of quanta, per sample set")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.seconds = 1, 8.0
+    report = Report("Training speed", arguments)
+    folder = checkpoint_folder(arguments)
+    checkpoint = Checkpoint(folder)
+    weights = load_weights(
+        checkpoint, checkpoint.spec, getattr(torch, arguments.dtype), torch.device("cpu")
+    )
+    decoder = Decoder(checkpoint.spec, weights, 2048)
+    chats = _chats(folder)
+    length = 32 if arguments.quick else 256
+    workloads = {
+        f"4 × {length}, fully supervised": _random_samples(4, length, checkpoint.spec.vocab_size),
+        "16 chats of clinc150": chats.training[:16],
+    }
+    report.table(
+        "Training tokens/s (median, lowest to highest); ratio to the faster peer",
+        [_speed_row(report, name, samples, folder, decoder) for name, samples in workloads.items()],
+    )
+    many = _random_samples(64, length, checkpoint.spec.vocab_size)
+    long = PreparedSamples(training=many[4:], held_out=many[:4], num_unusable=0)
+    for name, samples in (("chats of clinc150", chats), (f"{length} tokens each", long)):
+        _measure_quanta(report, name, samples, decoder)
+    report.finish()
+
+
+def _chats(folder: Path) -> PreparedSamples:
+    tokenizer = Tokenizer(folder, Checkpoint(folder).spec.eos_token_ids)
+    conversations = (
+        [{"role": message.role, "content": message.content} for message in sample.messages]
+        for sample in load_samples("clinc150")[:2_000]
+    )
+    config = JobConfig(adapter="a", data="clinc150")
+    return prepare_samples(
+        conversations,
+        tokenizer,
+        max_tokens=config.micro_batch_tokens,
+        held_out_share=config.held_out_share,
+        max_held_out=config.max_held_out,
+    )
+
+
+def _random_samples(n: int, length: int, vocab_size: int) -> tuple[TokenSample, ...]:
+    """Return samples in which everything after the first token is to be learned."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(3, vocab_size, (n, length), generator=generator).tolist()
+    return tuple(TokenSample(tuple(row), (False,) + (True,) * (length - 1)) for row in rows)
+
+
+def _speed_row(
+    report: Report, name: str, samples: Sequence[TokenSample], folder: Path, decoder: Decoder
+) -> dict[str, Any]:
+    ours, apart = CollmSide(decoder, samples), CollmSide(decoder, samples)
+    dtype = getattr(torch, report.arguments.dtype)
+    peers = {
+        "peft": PeftSide(folder, dtype, samples, are_adapters_float32=True),
+        f"peft, adapters {report.arguments.dtype}": PeftSide(
+            folder, dtype, samples, are_adapters_float32=False
+        ),
+    }
+    difference = max_loss_difference([ours, *peers.values()])
+    report.note(f"{name}: first losses of the sides differ by at most {difference:.4f} nats")
+    if not difference < _MAX_LOSS_DIFFERENCE:
+        raise SystemExit("the sides do not train on the same loss")
+    num_tokens = sum(len(sample.token_ids) for sample in samples)
+
+    def rate(step: Callable[[], float], turn: int) -> float:
+        started_s = time.perf_counter()
+        step()
+        return num_tokens / (time.perf_counter() - started_s)
+
+    sides = {
+        "collm": partial(rate, ours.step),
+        "collm, each prefix computed": partial(rate, without_shared_prefix(apart.step)),
+        **{peer: partial(rate, side.step) for peer, side in peers.items()},
+    }
+    rates = interleave(sides, report.arguments.rounds)
+    report.raw[name] = {side: rate.values for side, rate in rates.items()}
+    row = {"samples": name, "tokens": num_tokens} | _cells(rates, list(peers))
+    progress(str(row))
+    return row
+
+
+def _cells(rates: Mapping[str, Rates], peers: list[str]) -> dict[str, str]:
+    best = max(rates[peer].median for peer in peers)
+    ratio = rates["collm"].median / best
+    apart = rates["collm, each prefix computed"].median / best
+    cells = {side: str(rate) for side, rate in rates.items()}
+    return cells | {"ratio": f"{ratio:.2f}", "ratio, each prefix computed": f"{apart:.2f}"}
+
+
+@dataclass
+class _QuantumLog:
+    """Times and sizes of the quanta that ran, by kind."""
+
+    limit_ms: float
+    spent_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    sizes: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    num_tokens: int = 0
+    """Sample tokens behind finished optimizer steps."""
+
+    def add(self, quantum: Quantum, seconds: float) -> None:
+        """Note a quantum."""
+        self.spent_ms[quantum.kind].append(seconds * 1e3)
+        self.sizes[quantum.kind].append(quantum.size)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the table."""
+        return [
+            {
+                "quantum": kind,
+                "count": len(values),
+                "median size": percentile(self.sizes[kind], 0.5),
+                "p50 ms": f"{percentile(values, 0.5):.1f}",
+                "p99 ms": f"{percentile(values, 0.99):.1f}",
+                "max ms": f"{max(values):.1f}",
+                f"p99 ≤ {self.limit_ms:g} ms": (
+                    "yes" if percentile(values, 0.99) <= self.limit_ms else "NO"
+                ),
+            }
+            for kind, values in self.spent_ms.items()
+        ]
+
+    def rate(self) -> float:
+        """Return training tokens per second of learning, evaluation and copies left out."""
+        spent_ms = sum(sum(self.spent_ms.get(kind, ())) for kind in _LEARNING)
+        return self.num_tokens / (spent_ms / 1e3) if spent_ms else 0.0
+
+
+def _measure_quanta(
+    report: Report, name: str, samples: PreparedSamples, decoder: Decoder
+) -> None:
+    """Train as an idle replica does, from an empty cost model on, and time every quantum."""
+    log = _QuantumLog(PacingConfig().max_quantum_ms)
+    cost = QuantumCostModel()
+    trainer = _trainer(name, samples, decoder, cost, log.limit_ms / 1e3)
+    ends_s = time.monotonic() + report.arguments.seconds
+    snapshot_at_s = 0.0
+    while time.monotonic() < ends_s:
+        if time.monotonic() >= snapshot_at_s:
+            trainer.request_snapshots()
+            snapshot_at_s = time.monotonic() + _SNAPSHOT_EVERY_S
+        quantum = trainer.peek()
+        assert quantum is not None
+        started_s = time.perf_counter()
+        events = trainer.run(quantum)
+        seconds = time.perf_counter() - started_s
+        cost.observe(quantum, seconds)
+        log.add(quantum, seconds)
+        log.num_tokens += sum(e.num_tokens for e in events if isinstance(e, TrainReport))
+    report.table(f"Quanta, {name}, micro-batches sized by the cost model", log.rows())
+    report.raw[f"quanta/{name}"] = {kind: sorted(ms) for kind, ms in log.spent_ms.items()}
+    report.note(f"{name}: {log.rate():.0f} training tokens/s in quanta that are sized so")
+
+
+def _trainer(
+    name: str,
+    samples: PreparedSamples,
+    decoder: Decoder,
+    cost: QuantumCostModel,
+    max_quantum_s: float,
+) -> Trainer:
+    config = JobConfig(adapter="a", data=name, rank=RANK, evaluate_every=4)
+    start = initial_state(lora_layout(decoder.spec, RANK), 0)
+    job = Job(
+        config, decoder, start, samples.training, samples.held_out, cost, max_quantum_s, "keep"
+    )
+    return Trainer([job], MonotonicClock())
+
+
+if __name__ == "__main__":
+    main()

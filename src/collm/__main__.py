@@ -1,0 +1,5 @@
+"""``python -m collm``: the ``collm`` command."""
+
+from collm.cli.main import main
+
+main()

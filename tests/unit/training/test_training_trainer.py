@@ -1,0 +1,136 @@
+from collections import Counter
+
+import pytest
+import torch
+
+from collm.clock import ManualClock
+from collm.model.decoder import Decoder
+from collm.pacing.quanta import QuantumKind
+from collm.training.events import TrainingSnapshot
+from collm.training.trainer import Trainer
+from factories.training import (
+    evaluations,
+    job_config,
+    make_job,
+    make_samples,
+    reports,
+    run_quanta,
+    run_until,
+    take_snapshot,
+    tiny_decoder,
+)
+
+
+class TickingClock(ManualClock):
+    """Moves by a second whenever it is read, so that every quantum takes one."""
+
+    def now_s(self) -> float:
+        self.advance(1.0)
+        return super().now_s()
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    return tiny_decoder(tmp_path_factory.mktemp("trainer"))
+
+
+def test_nothing_to_learn_has_no_quantum() -> None:
+    assert Trainer([], ManualClock()).peek() is None
+
+
+def test_peek_does_nothing_by_itself(decoder: Decoder) -> None:
+    trainer = Trainer([make_job(decoder)], ManualClock())
+    first = trainer.peek()
+    assert first is not None
+    assert trainer.peek() is first
+    trainer.run(first)
+    assert trainer.peek() is not first
+
+
+def test_a_quantum_that_was_not_peeked_is_refused(decoder: Decoder) -> None:
+    trainer = Trainer([make_job(decoder)], ManualClock())
+    first = trainer.peek()
+    assert first is not None
+    trainer.run(first)
+    with pytest.raises(AssertionError):
+        trainer.run(first)
+
+
+def test_time_is_shared_by_weight(decoder: Decoder) -> None:
+    jobs = [make_job(decoder, job_config("a")), make_job(decoder, job_config("b", weight=3.0))]
+    trainer = Trainer(jobs, TickingClock())
+    counts: Counter[str] = Counter()
+    for _ in range(800):
+        quantum = trainer.peek()
+        assert quantum is not None
+        trainer.run(quantum)
+        counts[quantum.adapter] += 1
+    assert counts["b"] / counts["a"] == pytest.approx(3.0, rel=0.1)
+
+
+def test_a_program_is_not_interrupted_by_another_job(decoder: Decoder) -> None:
+    jobs = [make_job(decoder, job_config(name)) for name in "ab"]
+    trainer = Trainer(jobs, TickingClock())
+    done = run_quanta(trainer, lambda q: q.kind is QuantumKind.OPTIMIZER)
+    for before, after in zip(done, done[1:], strict=False):
+        if before.adapter != after.adapter:
+            assert after.kind in (QuantumKind.PREPARE, QuantumKind.STAGE)
+    assert {quantum.adapter for quantum in done} == {"a", "b"}
+
+
+def test_adapters_trained_side_by_side_equal_their_solo_runs(decoder: Decoder) -> None:
+    configs = [
+        job_config("a", evaluate_every=2, total_steps=4),
+        job_config("b", rank=2, alpha=3.0, seed=1, weight=2.0, total_steps=4),
+    ]
+    training = [make_samples([9, 14, 20], seed=1), make_samples([25, 8, 12, 30], seed=2)]
+
+    def jobs(*indices: int):
+        return [make_job(decoder, configs[i], training=training[i]) for i in indices]
+
+    together = Trainer(jobs(0, 1), TickingClock())
+    assert together.adapters == ("a", "b")
+    events = run_until(together, lambda _: False)
+    for index, name in enumerate("ab"):
+        solo = Trainer(jobs(index), TickingClock())
+        solo_events = run_until(solo, lambda _: False)
+        ours = [event for event in events if event.adapter == name]
+        assert reports(solo_events) == reports(ours)
+        losses = [e.loss for e in evaluations(solo_events)]
+        assert losses == [e.loss for e in evaluations(ours)]
+        expected, snapshot = take_snapshot(solo, name), take_snapshot(together, name)
+        assert expected.meta == snapshot.meta
+        for tensor_name, tensor in expected.tensors.items():
+            assert torch.equal(tensor, snapshot.tensors[tensor_name])
+
+
+def test_a_job_that_ended_leaves_its_time_to_the_others(decoder: Decoder) -> None:
+    jobs = [make_job(decoder, job_config("a", total_steps=1)), make_job(decoder, job_config("b"))]
+    trainer = Trainer(jobs, TickingClock())
+    events = run_until(trainer, lambda e: len(reports(e)) >= 6)
+    assert Counter(report.adapter for report in reports(events)) == {"a": 1, "b": 5}
+    assert [e.step for e in evaluations(events) if e.adapter == "a"] == [0, 1]
+
+
+def test_a_rebase_leaves_the_running_program_of_another_job_alone(decoder: Decoder) -> None:
+    jobs = [make_job(decoder, job_config(name)) for name in "ab"]
+    trainer = Trainer(jobs, TickingClock())
+    run_quanta(trainer, lambda q: q.kind is QuantumKind.BACKWARD and q.adapter == "a")
+    running = trainer.peek()
+    new = jobs[1]._shadow.state()
+    trainer.rebase("b", None, new)
+    trainer.reset("b", new)
+    assert trainer.peek() is running
+
+
+def test_every_job_answers_a_request_for_snapshots(decoder: Decoder) -> None:
+    jobs = [make_job(decoder, job_config(name)) for name in "ab"]
+    trainer = Trainer(jobs, TickingClock())
+    run_quanta(trainer, lambda q: q.kind is QuantumKind.LOSS)
+    trainer.request_snapshots()
+    events = run_until(
+        trainer, lambda e: len([s for s in e if isinstance(s, TrainingSnapshot)]) == 2
+    )
+    taken = [event for event in events if isinstance(event, TrainingSnapshot)]
+    assert {snapshot.adapter for snapshot in taken} == {"a", "b"}
+    assert len(reports(events)) <= 4, "a snapshot waits for the next boundary of its job only"
