@@ -1,9 +1,10 @@
 """Resident memory of a replica with and without training, beside ``transformers`` and ``peft``.
 
-Each subject is a process of its own that does its work and is then looked at from outside through
-/proc. The two replicas are ``collm serve`` as users start it; both answer the same requests, and
-the second one trains meanwhile. That the base is there once shows in what training adds: the state
-of the adapter and the activations of a micro-batch, far less than a second copy of the weights.
+Each subject is a process of its own, looked at from outside through /proc while it works; the look
+with the most anonymous memory counts. The two replicas are ``collm serve`` as users start it; both
+answer the same requests, and the second one trains meanwhile. That the base is there once shows in
+what training adds: the state of the adapter and the activations of a micro-batch, far less than a
+second copy of the weights. Needs Linux.
 
 Run as: python benchmarks/memory.py
 """
@@ -15,23 +16,34 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
+
 from common import Report, checkpoint_folder, make_parser, progress
 
 # isort: split
 import torch
-from memory_subjects import SUBJECTS, state_bytes
+
+from collm.engine.config import MemoryConfig
+from collm.engine.memory import allocate_caches, plan_memory
+from collm.lora.bank import AdapterBank
+from collm.lora.config import LoraConfig
+from collm.lora.layout import lora_layout
+from collm.model.checkpoint import Checkpoint
+from collm.model.weights import load_weights
+from collm.training.config import JobConfig
+from memory_subjects import SUBJECTS
 
 _MIB = 2**20
-_START_TIMEOUT_S = 180.0
-_WORK_TIMEOUT_S = 600.0
+_TIMEOUT_S = 600.0
+_LOOK_EVERY_S = 0.2
 _MIN_TRAINING_STEPS = 12
-"""Optimizer steps before looking: past an evaluation, and a promotion if it was better."""
+"""Optimizer steps before looking ends: past an evaluation, and a promotion if it was better."""
+_NUM_CONCURRENT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +57,19 @@ class Memory:
     """The process's own pages; what is left of ``rss`` is backed by files."""
     weights_file: int
     """Resident pages that map safetensors files: droppable, and shared with other processes."""
+    peak_rss: int
 
     @classmethod
     def of(cls, pid: int) -> "Memory":
         """Look at a running process."""
-        rollup = _fields(Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8"))
+        rollup = _sizes(_proc(pid, "smaps_rollup"))
         return cls(
             rss=rollup["Rss"],
             pss=rollup["Pss"],
             uss=rollup["Private_Clean"] + rollup["Private_Dirty"],
             anonymous=rollup["Anonymous"],
-            weights_file=_mapped_weights(Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8")),
+            weights_file=_mapped_weights(_proc(pid, "smaps")),
+            peak_rss=_sizes(_proc(pid, "status"))["VmHWM"],
         )
 
     def row(self, subject: str) -> dict[str, str]:
@@ -67,6 +81,7 @@ class Memory:
             "anonymous": self.anonymous,
             "file-backed": self.rss - self.anonymous,
             "of it weights": self.weights_file,
+            "peak RSS": self.peak_rss,
         }
         return {"process": subject} | {name: _mib(value) for name, value in columns.items()}
 
@@ -76,131 +91,160 @@ def main() -> None:
     parser = make_parser(__doc__ or "", rounds=1)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--kv-mib", type=int, default=256, help="the replica's memory.kv_cache_mib")
-    parser.add_argument("--requests", type=int, default=16, help="answered before looking")
+    parser.add_argument("--requests", type=int, default=16, help="answered while looking")
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.requests = 2
+        arguments.requests = _NUM_CONCURRENT
     report = Report("Resident memory", arguments)
     folder = checkpoint_folder(arguments)
-    seen: dict[str, Memory] = {}
-    for subject in SUBJECTS:
-        seen[subject] = _look_at_script(subject, folder, arguments)
+    seen = {name: _look_at_script(name, folder, arguments) for name in SUBJECTS}
     seen["collm serve"] = _look_at_replica(folder, arguments, trains=False)
     seen["collm serve, training"] = _look_at_replica(folder, arguments, trains=True)
+    states = _state_bytes(folder, getattr(torch, arguments.dtype), arguments.kv_mib)
     report.table("Resident memory, MiB", [memory.row(name) for name, memory in seen.items()])
-    states = state_bytes(folder, getattr(torch, arguments.dtype), arguments.kv_mib)
     report.table(
-        "What a replica holds, MiB",
+        "What a replica holds, MiB (memory for keys and values is resident once it was used)",
         [{"state": name, "MiB": _mib(value)} for name, value in states.items()],
     )
     _conclude(report, seen, states)
-    report.raw = {"memory": {name: _as_json(memory) for name, memory in seen.items()}}
+    report.raw["memory"] = {name: asdict(memory) for name, memory in seen.items()}
     report.raw["states"] = states
     report.finish()
 
 
 def _conclude(report: Report, seen: dict[str, Memory], states: dict[str, int]) -> None:
     base = next(iter(states.values()))
-    added = seen["collm serve, training"].anonymous - seen["collm serve"].anonymous
     state = sum(value for name, value in states.items() if name.startswith("training"))
+    added = seen["collm serve, training"].anonymous - seen["collm serve"].anonymous
     report.note(
-        f"training adds {_mib(added)} MiB of anonymous memory to the replica, of which"
-        f" {_mib(state)} are the adapter's state; a second copy of the base would be {_mib(base)}"
+        f"training adds {_mib(added)} MiB of anonymous memory to the replica, {_mib(state)} of it"
+        f" the adapter's state; a second copy of the base would be {_mib(base)}"
     )
     together = seen["transformers, serving"].uss + seen["peft, training"].uss
-    one = seen["collm serve, training"].uss
     report.note(
         f"transformers serving and peft training in two processes: {_mib(together)} MiB of their"
-        f" own; one replica that does both: {_mib(one)}"
+        f" own; one replica that does both: {_mib(seen['collm serve, training'].uss)}"
     )
+
+
+def _state_bytes(folder: Path, dtype: torch.dtype, kv_mib: int) -> dict[str, int]:
+    """Return what a replica allocates for each kind of state, the base first."""
+    checkpoint, device = Checkpoint(folder), torch.device("cpu")
+    spec = checkpoint.spec
+    weights = load_weights(checkpoint, spec, dtype, device)
+    plan = plan_memory(MemoryConfig(kv_cache_mib=kv_mib), spec, dtype)
+    lora = LoraConfig()
+    bank = AdapterBank(lora_layout(spec, lora.max_rank), lora.num_slots, dtype, device)
+    layout = lora_layout(spec, JobConfig(adapter="a", data="a").rank)
+    compute_copies = AdapterBank(layout, 1, dtype, device).num_bytes
+    parameters = layout.num_parameters * torch.float32.itemsize
+    embedding = weights.embedding.numel() * weights.embedding.element_size()
+    caches = allocate_caches(plan, spec, dtype, device)
+    return {
+        "base: linears and vocabulary projection": weights.num_bytes,
+        "base: embedding table (file-backed if it has this dtype)": embedding,
+        "keys and values": sum(cache.numel() * cache.element_size() for cache in caches),
+        f"{lora.num_slots} adapter slots of rank {lora.max_rank}": bank.num_bytes,
+        f"training: shadow of rank {layout.rank}, parameters and gradient": 2 * parameters,
+        "training: shadow, copies in the serving dtype": compute_copies,
+        "training: optimizer moments": 2 * parameters,
+    }
 
 
 def _look_at_script(subject: str, folder: Path, arguments: argparse.Namespace) -> Memory:
     script = Path(__file__).parent / "memory_subjects.py"
     options = [subject, str(folder), arguments.dtype, str(arguments.threads)]
-    with _process([sys.executable, "-u", str(script), *options], stdin=subprocess.PIPE) as process:
+    with _process([sys.executable, "-u", str(script), *options]) as process:
         _wait_for_line(process, "ready")
-        memory = Memory.of(process.pid)
+        ends_s = time.monotonic() + (1.0 if arguments.quick else 10.0)
+        memory = _watch(process, lambda: time.monotonic() >= ends_s)
     progress(f"{subject}: {_mib(memory.rss)} MiB")
     return memory
 
 
 def _look_at_replica(folder: Path, arguments: argparse.Namespace, *, trains: bool) -> Memory:
-    with tempfile.TemporaryDirectory() as data_dir:
-        settings = {
-            "model.name": "base",
-            "model.dtype": arguments.dtype,
-            "replica.data_dir": data_dir,
-            "replica.threads": arguments.threads,
-            "memory.kv_cache_mib": arguments.kv_mib,
-        }
-        command = [sys.executable, "-u", "-c", "from collm.cli.main import main; main()", "serve"]
-        command += ["--port", "0", "--model", str(folder)]
-        for name, value in settings.items():
-            command += ["--set", f"{name}={value}"]
-        if trains:
-            command += ["--train", "learned=clinc150"]
-        with _process(command) as process:
-            url = _wait_for_line(process, "collm is ready at").split()[-1]
-            _ask(url, arguments.requests)
-            if trains:
-                _wait_for_training(url, 2 if arguments.quick else _MIN_TRAINING_STEPS)
-            memory = Memory.of(process.pid)
+    num_steps = 2 if arguments.quick else _MIN_TRAINING_STEPS
+    with (
+        tempfile.TemporaryDirectory() as data_dir,
+        _process(_serve_command(folder, data_dir, arguments, trains=trains)) as process,
+        ThreadPoolExecutor(_NUM_CONCURRENT) as pool,
+    ):
+        url = _wait_for_line(process, "collm is ready at").split()[-1]
+        answers = [pool.submit(_ask, url, index) for index in range(arguments.requests)]
+        memory = _watch(
+            process,
+            lambda: _are_done(answers) and (not trains or _num_steps(url) >= num_steps),
+        )
     progress(f"collm serve{', training' if trains else ''}: {_mib(memory.rss)} MiB")
     return memory
 
 
-def _ask(url: str, num_requests: int) -> None:
-    """Have requests answered, four at a time."""
+def _serve_command(
+    folder: Path, data_dir: str, arguments: argparse.Namespace, *, trains: bool
+) -> list[str]:
+    settings = {
+        "model.name": "base",
+        "model.dtype": arguments.dtype,
+        "replica.data_dir": data_dir,
+        "replica.threads": arguments.threads,
+        "memory.kv_cache_mib": arguments.kv_mib,
+    }
+    command = [sys.executable, "-u", "-c", "from collm.cli.main import main; main()", "serve"]
+    command += ["--port", "0", "--model", str(folder)]
+    command += [f"--set={name}={value}" for name, value in settings.items()]
+    return [*command, "--train", "learned=clinc150"] if trains else command
 
-    def ask(first: int) -> None:
-        for index in range(first, num_requests, 4):
-            body = {"model": "base", "prompt": f"{index} is a number that", "max_tokens": 32}
-            answer = httpx.post(f"{url}/v1/completions", json=body, timeout=_WORK_TIMEOUT_S)
-            answer.raise_for_status()
 
-    threads = [threading.Thread(target=ask, args=(first,)) for first in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def _ask(url: str, index: int) -> None:
+    body = {"model": "base", "prompt": f"{index} is a number that", "max_tokens": 32}
+    httpx.post(f"{url}/v1/completions", json=body, timeout=_TIMEOUT_S).raise_for_status()
 
 
-def _wait_for_training(url: str, num_steps: int) -> None:
-    ends_s = time.monotonic() + _WORK_TIMEOUT_S
-    while time.monotonic() < ends_s:
-        snapshot = httpx.get(f"{url}/control/snapshot", timeout=_WORK_TIMEOUT_S).json()
-        if snapshot["adapters"]["learned"]["step"] >= num_steps:
-            return
-        time.sleep(0.5)
-    raise SystemExit(f"no {num_steps} optimizer steps in {_WORK_TIMEOUT_S} s")
+def _are_done(answers: list[Future[None]]) -> bool:
+    """Return whether all answers are there; raises what went wrong with one."""
+    done = [answer for answer in answers if answer.done()]
+    for answer in done:
+        answer.result()
+    return len(done) == len(answers)
+
+
+def _num_steps(url: str) -> int:
+    snapshot = httpx.get(f"{url}/control/snapshot", timeout=_TIMEOUT_S).json()
+    return int(snapshot["adapters"]["learned"]["step"])
+
+
+def _watch(process: subprocess.Popen[str], is_done: Callable[[], bool]) -> Memory:
+    """Look again and again until ``is_done``; return the look with the most anonymous memory."""
+    most, ends_s = Memory.of(process.pid), time.monotonic() + _TIMEOUT_S
+    while not is_done():
+        if time.monotonic() > ends_s:
+            raise SystemExit(f"not done after {_TIMEOUT_S:g} s")
+        time.sleep(_LOOK_EVERY_S)
+        most = max(most, Memory.of(process.pid), key=lambda memory: memory.anonymous)
+    return most
 
 
 @contextlib.contextmanager
-def _process(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
-    ) as process:
-        # A full pipe would stop the process.
-        said: list[str] = []
-        assert process.stderr is not None
-        reader = threading.Thread(target=said.extend, args=(process.stderr,), daemon=True)
-        reader.start()
+def _process(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a process until the block ends; if that fails, show what the process said last."""
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
         try:
             yield process
         except BaseException:
-            process.kill()
-            reader.join(5)
-            progress("".join(said[-20:]))
+            errors.seek(0)
+            progress(errors.read()[-2_000:])
             raise
         finally:
-            process.terminate()
+            process.kill()
 
 
 def _wait_for_line(process: subprocess.Popen[str], start: str) -> str:
-    """Return the first line of output that begins so; a silent process is ended in time."""
+    """Return the first line of output that begins so; a process that is silent is ended."""
     assert process.stdout is not None
-    timer = threading.Timer(_START_TIMEOUT_S, process.kill)
+    timer = threading.Timer(_TIMEOUT_S, process.kill)
     timer.start()
     try:
         for line in process.stdout:
@@ -211,29 +255,30 @@ def _wait_for_line(process: subprocess.Popen[str], start: str) -> str:
     raise SystemExit(f"the process ended before it said {start!r}")
 
 
-def _mapped_weights(smaps: str) -> int:
+def _proc(pid: int, name: str) -> list[str]:
+    return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8").splitlines()
+
+
+def _sizes(lines: list[str]) -> dict[str, int]:
+    """Return the lines of the form ``Name: 123 kB``, in bytes."""
+    parts = [line.split() for line in lines if line.endswith(" kB")]
+    return {name.rstrip(":"): int(kib) * 1024 for name, kib, _ in parts}
+
+
+def _mapped_weights(smaps: list[str]) -> int:
     """Sum the resident bytes of mapped safetensors files."""
     total, is_weights = 0, False
-    for line in smaps.splitlines():
+    for line in smaps:
         name, _, rest = line.partition(":")
-        if "-" in name.partition(" ")[0]:  # the header of a mapping: its address range
+        if "-" in name.partition(" ")[0]:  # the header of a mapping begins with its addresses
             is_weights = line.endswith(".safetensors")
         elif name == "Rss" and is_weights:
             total += int(rest.split()[0]) * 1024
     return total
 
 
-def _fields(text: str) -> dict[str, int]:
-    pairs = (line.split() for line in text.splitlines()[1:])
-    return {name.rstrip(":"): int(kib) * 1024 for name, kib, _ in pairs}
-
-
 def _mib(num_bytes: int) -> str:
     return f"{num_bytes / _MIB:.0f}"
-
-
-def _as_json(memory: Memory) -> dict[str, int]:
-    return {name: getattr(memory, name) for name in Memory.__slots__}
 
 
 if __name__ == "__main__":

@@ -1,40 +1,67 @@
-"""The processes that ``memory.py`` looks at, besides the replica, and what a replica holds.
+"""The processes that ``memory.py`` looks at besides the replica.
 
-As a script: does the work of one subject, prints a line, and waits to be looked at.
+As a script: begins the work of one subject, says so, and goes on with it until it is ended. A
+subject imports only what its user would.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from common import Report  # noqa: F401 - sets what torch reads when it is loaded
-
-# isort: split
 import torch
-from training_sides import PeftSide
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from collm.engine.config import MemoryConfig
-from collm.engine.memory import allocate_caches, plan_memory
-from collm.lora.bank import AdapterBank
-from collm.lora.config import LoraConfig
-from collm.lora.layout import lora_layout
-from collm.lora.shadow import Shadow
-from collm.lora.state import initial_state
-from collm.model.checkpoint import Checkpoint
-from collm.model.tokenizer import Tokenizer
-from collm.model.weights import load_weights
-from collm.training.config import JobConfig
-from collm.training.optimizer import FlatAdamW
-from collm.training.samples import TokenSample
-from collm.workload.samples import load_samples
+_NUM_SEQUENCES = 4
+_NUM_CHATS = 16
+
+Work = Callable[[], Any]
+"""One more piece of a subject's work."""
 
 
 def main() -> None:
-    """Do one subject's work and wait for the end of the input."""
+    """Do one subject's work for ever; ``memory.py`` ends the process."""
     subject, folder, dtype, threads = sys.argv[1:]
     torch.set_num_threads(int(threads))
-    kept = SUBJECTS[subject](Path(folder), getattr(torch, dtype))
+    work = SUBJECTS[subject](Path(folder), getattr(torch, dtype))
+    for _ in range(2):
+        work()
     print("ready", flush=True)
-    sys.stdin.read()
-    del kept
+    while True:
+        work()
+
+
+def _imports(folder: Path, dtype: torch.dtype) -> Work:
+    return lambda: time.sleep(0.1)
+
+
+def _serving(folder: Path, dtype: torch.dtype) -> Work:
+    """Generate for as many sequences at once as the replica is asked for."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    prompts = [f"{index} is a number that" for index in range(_NUM_SEQUENCES)]
+    batch = tokenizer(prompts, return_tensors="pt", padding=True)
+    return lambda: model.generate(**batch, max_new_tokens=32, cache_implementation="static")
+
+
+def _training(folder: Path, dtype: torch.dtype) -> Work:
+    """Train at the rank and about the tokens per step of the replica's job."""
+    sides, training = import_module("training_sides"), import_module("training")
+    samples = training.chats(folder).training[:_NUM_CHATS]
+    rank = import_module("collm.training.config").JobConfig(adapter="a", data="a").rank
+    side = sides.PeftSide(folder, dtype, samples, are_adapters_float32=True, rank=rank)
+    step: Work = side.step
+    return step
+
+
+SUBJECTS: dict[str, Callable[[Path, torch.dtype], Work]] = {
+    "imports alone": _imports,
+    "transformers, serving": _serving,
+    "peft, training": _training,
+}
+
+
+if __name__ == "__main__":
+    main()

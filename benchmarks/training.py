@@ -12,8 +12,8 @@ import argparse
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +75,11 @@ def main() -> None:
         checkpoint, checkpoint.spec, getattr(torch, arguments.dtype), torch.device("cpu")
     )
     decoder = Decoder(checkpoint.spec, weights, 2048)
-    chats = _chats(folder)
+    prepared = chats(folder)
     length = 32 if arguments.quick else 256
     workloads = {
         f"4 × {length}, fully supervised": _random_samples(4, length, checkpoint.spec.vocab_size),
-        "16 chats of clinc150": chats.training[:16],
+        "16 chats of clinc150": prepared.training[:16],
     }
     report.table(
         "Training tokens/s (median, lowest to highest); ratio to the faster peer",
@@ -87,12 +87,13 @@ def main() -> None:
     )
     many = _random_samples(64, length, checkpoint.spec.vocab_size)
     long = PreparedSamples(training=many[4:], held_out=many[:4], num_unusable=0)
-    for name, samples in (("chats of clinc150", chats), (f"{length} tokens each", long)):
+    for name, samples in (("chats of clinc150", prepared), (f"{length} tokens each", long)):
         _measure_quanta(report, name, samples, decoder)
     report.finish()
 
 
-def _chats(folder: Path) -> PreparedSamples:
+def chats(folder: Path) -> PreparedSamples:
+    """Return chats of a shipped set, encoded as the replica's own training does."""
     tokenizer = Tokenizer(folder, Checkpoint(folder).spec.eos_token_ids)
     conversations = (
         [{"role": message.role, "content": message.content} for message in sample.messages]
@@ -195,9 +196,7 @@ class _QuantumLog:
         return self.num_tokens / (spent_ms / 1e3) if spent_ms else 0.0
 
 
-def _measure_quanta(
-    report: Report, name: str, samples: PreparedSamples, decoder: Decoder
-) -> None:
+def _measure_quanta(report: Report, name: str, samples: PreparedSamples, decoder: Decoder) -> None:
     """Train as an idle replica does, from an empty cost model on, and time every quantum."""
     log = _QuantumLog(PacingConfig().max_quantum_ms)
     cost = QuantumCostModel()

@@ -88,9 +88,10 @@ class PeftSide:
         samples: Sequence[TokenSample],
         *,
         are_adapters_float32: bool,
+        rank: int = RANK,
     ) -> None:
         config = LoraConfig(
-            r=RANK,
+            r=rank,
             lora_alpha=int(_ALPHA),
             lora_dropout=0.0,
             target_modules=_LINEARS,

@@ -13,7 +13,7 @@ from collm.cli.demo_report import DemoReport, make_report, write_files
 from collm.cli.demo_session import Session, prepare_folder, run_session
 from collm.cli.demo_settings import DemoSettings
 from collm.cli.demo_tables import draw_report
-from collm.cli.demo_traffic import ATTRIBUTIONS, MAX_MINUTES, Traffic, build_traffic
+from collm.cli.demo_traffic import MAX_MINUTES, SHORT_ATTRIBUTION, Traffic, build_traffic
 from collm.cli.demo_view import LineView, LiveView
 from collm.clock import MonotonicClock
 from collm.model.config import DEFAULT_SOURCE
@@ -22,9 +22,7 @@ from collm.pacing.config import BudgetName
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
-@app.command(
-    epilog="Examples: `collm demo`, or `collm demo --minutes 2 --seed 1`."
-)
+@app.command(epilog="Examples: `collm demo`, or `collm demo --minutes 2 --seed 1`.")
 def demo(
     minutes: Annotated[
         float,
@@ -50,7 +48,7 @@ def demo(
     ] = "objective",
     requests_per_s: Annotated[
         float, typer.Option(help="Mean rate of arrivals; half of them are scored.")
-    ] = 4.0,
+    ] = 1.6,
     model: Annotated[
         str, typer.Option(help="Base model: a folder, a .gguf file, a known name or a hub id.")
     ] = DEFAULT_SOURCE,
@@ -108,6 +106,5 @@ def _print(
         f"{settings.seed}, budget {settings.budget}.",
         highlight=False,
     )
-    for line in ATTRIBUTIONS:
-        console.print(f"Data: {line}", style="dim", highlight=False)
+    console.print(SHORT_ATTRIBUTION, style="dim", highlight=False)
     console.print(f"Report: {path}", highlight=False, soft_wrap=True)

@@ -43,7 +43,7 @@ class ShareChart:
         line = ["·"] * width
         for mark_s in self._marks_s:
             line[min(width - 1, int(mark_s / column_s))] = "▲"
-        text = Text(" swaps ".rjust(_LABEL_WIDTH)[:_LABEL_WIDTH], "dim", no_wrap=True)
+        text = Text("swaps ".rjust(_LABEL_WIDTH), "dim", no_wrap=True)
         for mark in line:
             text.append(mark, "yellow" if mark == "▲" else "dim")
         return text

@@ -161,7 +161,7 @@ class Progress:
 
 def active_version(look: Look | None) -> str:
     """Return the version that new requests get, in words before there is one."""
-    return (look.active if look else None) or "none yet (base)"
+    return (look.active if look else None) or "base model"
 
 
 def share_right(answers: Sequence[Answer]) -> float | None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from collm.cli.demo_chart import ShareChart
 from collm.cli.demo_progress import Look, Progress, active_version, share_right
-from collm.cli.demo_settings import DemoSettings
+from collm.cli.demo_settings import TASK, DemoSettings
 from collm.cli.demo_text import clock_text, loss_text, number, percent
 from collm.metrics.attainment import measure_attainment
 from collm.metrics.latency import LatencySummary, summarize_latency
@@ -45,13 +45,15 @@ def draw_screen(
 
 def _header(settings: DemoSettings, now_s: float) -> RenderableType:
     duration_s = settings.duration_s
-    line = Table.grid(expand=True, padding=(0, 1))
-    line.add_column(no_wrap=True)
-    line.add_column(justify="right", no_wrap=True)
-    line.add_row(
-        Text.assemble(("collm", "bold cyan"), f"  {settings.model} serves and learns clinc150"),
+    right = (
         f"{settings.budget} budget · seed {settings.seed} · "
-        f"{clock_text(min(now_s, duration_s))} of {clock_text(duration_s)}",
+        f"{clock_text(min(now_s, duration_s))} / {clock_text(duration_s)}"
+    )
+    line = Table.grid(expand=True, padding=(0, 1))
+    line.add_column(no_wrap=True, overflow="ellipsis")
+    line.add_column(justify="right", no_wrap=True, min_width=len(right))
+    line.add_row(
+        Text.assemble(("collm", "bold cyan"), f"  {settings.served_name} on {TASK}"), right
     )
     bar = ProgressBar(
         total=duration_s, completed=min(now_s, duration_s), complete_style="cyan",
@@ -112,11 +114,11 @@ def _learning(progress: Progress) -> Panel:
 def _exact_match(progress: Progress, settings: DemoSettings, now_s: float) -> Panel:
     recent, everything = progress.answers[-RECENT:], progress.answers
     title = Text.assemble(
-        "Exact match of served answers   ",
-        (f"last {RECENT}: ", "dim"), (percent(share_right(recent)), "bold green"),
-        (f"   all {len(everything)}: ", "dim"), percent(share_right(everything)),
-        ("   out of scope: ", "dim"), percent(share_right(progress.out_of_scope[-RECENT:])),
-    )  # fmt: skip
+        f"Exact match, last {RECENT}: ",
+        (percent(share_right(recent)), "bold green"),
+        f" · all {len(everything)}: {percent(share_right(everything))}",
+        f" · out of scope: {percent(share_right(progress.out_of_scope[-RECENT:]))}",
+    )
     chart = ShareChart(
         lambda times_s: progress.moving_share(times_s, _CHART_WINDOW),
         [swap.at_s for swap in progress.swaps],

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from collm.model.config import ModelConfig
 from collm.pacing.config import BudgetName, Objectives
 
 ADAPTER = "clinc"
@@ -38,6 +39,11 @@ class DemoSettings:
     def duration_s(self) -> float:
         """Seconds in which requests arrive."""
         return 60.0 * self.minutes
+
+    @property
+    def served_name(self) -> str:
+        """The base model's name."""
+        return ModelConfig(source=self.model).served_name
 
     @property
     def data_dir(self) -> Path:

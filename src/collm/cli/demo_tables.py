@@ -8,7 +8,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from collm.cli.demo_progress import Look
+from collm.cli.demo_progress import Look, active_version
 from collm.cli.demo_report import WINDOW, Accuracy, DemoReport, ExactMatch, Serving
 from collm.cli.demo_settings import DemoSettings
 from collm.cli.demo_text import clock_text, loss_text, milliseconds, number, percent, seconds
@@ -27,7 +27,7 @@ def draw_report(report: DemoReport, settings: DemoSettings) -> RenderableType:
 
 
 def _exact_match(report: DemoReport) -> Table:
-    table = Table("Exact match", box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table("Exact match", box=box.SIMPLE_HEAD)
     for name in (f"first {WINDOW}", f"last {WINDOW}", "all"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, found in (("ten domains", report.exact_match), ("out of scope", report.out_of_scope)):
@@ -40,8 +40,7 @@ def _accuracies(found: ExactMatch) -> Sequence[Text]:
 
 
 def _accuracy(found: Accuracy) -> Text:
-    low, high = found.interval
-    numbers = f"  {found.num_right} of {found.num_answers}  ({low:.0%}–{high:.0%})"
+    numbers = f"  {found.num_right}/{found.num_answers}"
     return Text.assemble((percent(found.share), "bold"), (numbers, "dim"))
 
 
@@ -65,8 +64,9 @@ def _add_serving(table: Table, serving: Serving, objectives: Objectives) -> None
     table.add_row("Requests", f"{outcomes['completed']} completed, {outcomes['aborted']} aborted")
     table.add_row("  failed or turned away", Text(str(bad), style))
     table.add_row("  tokens from two versions", Text(str(serving.num_mixed), style))
-    goals = f"TTFT ≤ {objectives.ttft_s:g} s and TPOT ≤ {objectives.tpot_s * 1e3:g} ms"
-    table.add_row("SLO attained", _attainment(serving.attainment, f"met {goals}"))
+    goals = f"TTFT ≤ {objectives.ttft_s:g} s, TPOT ≤ {objectives.tpot_s * 1e3:g} ms"
+    table.add_row("Objectives", goals)
+    table.add_row("SLO attained", _attainment(serving.attainment))
     for kind, attained in serving.attainment_by_kind.items():
         table.add_row(f"  {kind} requests", _attainment(attained))
     table.add_row("  TTFT alone", _attainment(serving.ttft_met))
@@ -82,7 +82,7 @@ def _add_learning(table: Table, report: DemoReport) -> None:
     tokens = number(look.training_tokens if look else None)
     table.add_row("Training tokens", f"{tokens}  ({speed} tokens/s)")
     table.add_row("Training samples", number(look.training_samples if look else None))
-    table.add_row("Swaps", f"{len(report.swaps)}, to {look.active if look else None}")
+    table.add_row("Swaps", f"{len(report.swaps)}; now serving: {active_version(look)}")
     losses = [loss_text(swap.loss) for swap in report.swaps]
     if losses:
         table.add_row("Held-out loss, first · last", f"{losses[0]} · {losses[-1]}")
@@ -99,10 +99,10 @@ def _add_machine(table: Table, look: Look) -> None:
         table.add_row("Resident memory", decimal(look.resident_bytes))
 
 
-def _attainment(attained: Attainment, note: str = "") -> Text:
+def _attainment(attained: Attainment) -> Text:
     low, high = attained.interval
-    numbers = f"  {attained.num_met} of {attained.num_counted}  ({low:.1%}–{high:.1%})  {note}"
-    return Text.assemble((percent(attained.share), "bold"), (numbers.rstrip(), "dim"))
+    numbers = f"  {attained.num_met} of {attained.num_counted}  ({low:.1%}–{high:.1%})"
+    return Text.assemble((percent(attained.share), "bold"), (numbers, "dim"))
 
 
 def _latency(times: LatencySummary, write: Callable[[float | None], str]) -> str:

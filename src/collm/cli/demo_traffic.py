@@ -18,7 +18,8 @@ OUT_OF_SCOPE = "oos"
 
 TRACE = "servegen_edge16_day"
 _FILLER = "medquad"
-_START_HOUR = 9.0
+_START_HOUR = 15.0
+"""Afternoon and evening: prompts and answers of the lengths that a small model mostly gets."""
 _HOUR_S = 3600.0
 _SPEED_UP = 60.0
 """An hour of the trace passes in a minute."""
@@ -37,6 +38,12 @@ ATTRIBUTIONS = (
     "Sampled from the published rates and length tables, not observed.",
 )
 """What must be named wherever the data, or figures made from them, are shown."""
+
+SHORT_ATTRIBUTION = (
+    "Data: clinc150 (Clinc Inc., S. Larson et al., CC BY 3.0), medquad (A. Ben Abacha, "
+    "D. Demner-Fushman, CC BY 4.0), servegen_edge16_day (the ServeGen authors, Apache 2.0); the "
+    "report has the full attributions."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

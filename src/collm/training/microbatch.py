@@ -33,17 +33,14 @@ class MicroBatch:
     """Index of the sample that each target belongs to [num_supervised]."""
     num_prefix: int
     lengths: tuple[int, ...]
-    """Rows of each sample after the prefix."""
+    """Rows of each sample after the prefix; what follows the last supervised token needs none."""
+    num_sample_tokens: int
+    """Tokens of all samples, whole and counted for each."""
 
     @property
     def num_tokens(self) -> int:
         """Rows computed."""
         return self.token_ids.shape[0]
-
-    @property
-    def num_sample_tokens(self) -> int:
-        """Tokens of all samples, shared ones counted for each."""
-        return sum(self.lengths) + self.num_prefix * len(self.lengths)
 
     @property
     def num_supervised(self) -> int:
@@ -69,8 +66,8 @@ def pack(samples: Sequence[TokenSample]) -> MicroBatch:
         loss_rows += [offset + p - 1 for p in supervised]
         targets += [sample.token_ids[p] for p in supervised]
         sample_of_target += [index] * len(supervised)
-        token_ids += sample.token_ids[num_prefix:]
-        positions += range(num_prefix, len(sample.token_ids))
+        token_ids += sample.token_ids[num_prefix : sample.num_rows]
+        positions += range(num_prefix, sample.num_rows)
     return MicroBatch(
         token_ids=torch.tensor(token_ids),
         positions=torch.tensor(positions),
@@ -78,7 +75,8 @@ def pack(samples: Sequence[TokenSample]) -> MicroBatch:
         targets=torch.tensor(targets),
         sample_of_target=torch.tensor(sample_of_target),
         num_prefix=num_prefix,
-        lengths=tuple(len(sample.token_ids) - num_prefix for sample in samples),
+        lengths=tuple(sample.num_rows - num_prefix for sample in samples),
+        num_sample_tokens=sum(len(sample.token_ids) for sample in samples),
     )
 
 

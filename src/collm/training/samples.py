@@ -22,6 +22,11 @@ class TokenSample:
         return self.is_supervised.index(True) - 1
 
     @property
+    def num_rows(self) -> int:
+        """Leading tokens that some supervised token depends on: all before the last one."""
+        return len(self.is_supervised) - 1 - self.is_supervised[::-1].index(True)
+
+    @property
     def num_supervised(self) -> int:
         """Tokens that the loss counts."""
         return sum(self.is_supervised)

@@ -5,17 +5,17 @@ from factories.training import make_samples
 PREFIX = tuple(range(50, 60))
 
 
-def test_rows_are_the_prefix_and_then_each_samples_rest() -> None:
+def test_rows_are_the_prefix_and_then_each_sample_up_to_its_last_target() -> None:
     first = TokenSample((*PREFIX, 1, 2, 3), (*[False] * 11, True, True))
     second = TokenSample((*PREFIX, 4, 5), (*[False] * 11, True))
     batch = pack([first, second])
-    assert batch.token_ids.tolist() == [*PREFIX, 1, 2, 3, 4, 5]
-    assert batch.positions.tolist() == [*range(10), 10, 11, 12, 10, 11]
-    assert batch.loss_rows.tolist() == [10, 11, 13]
+    assert batch.token_ids.tolist() == [*PREFIX, 1, 2, 4]
+    assert batch.positions.tolist() == [*range(10), 10, 11, 10]
+    assert batch.loss_rows.tolist() == [10, 11, 12]
     assert batch.targets.tolist() == [2, 3, 5]
     assert batch.sample_of_target.tolist() == [0, 0, 1]
-    assert (batch.num_prefix, batch.lengths) == (10, (3, 2))
-    assert (batch.num_tokens, batch.num_sample_tokens, batch.num_supervised) == (15, 25, 3)
+    assert (batch.num_prefix, batch.lengths) == (10, (2, 1))
+    assert (batch.num_tokens, batch.num_sample_tokens, batch.num_supervised) == (13, 25, 3)
 
 
 def test_a_prefix_ends_before_the_first_row_with_a_loss() -> None:
@@ -23,7 +23,7 @@ def test_a_prefix_ends_before_the_first_row_with_a_loss() -> None:
     sample = TokenSample((*PREFIX, 1, 2), (*[False] * 10, True, True))
     assert shared_prefix([sample, sample]) == 9
     batch = pack([sample, sample])
-    assert batch.loss_rows.tolist() == [9, 10, 12, 13]
+    assert batch.loss_rows.tolist() == [9, 10, 11, 12]
 
 
 def test_a_short_common_beginning_or_a_lone_sample_has_no_prefix() -> None:
@@ -37,3 +37,10 @@ def test_one_different_sample_among_many_ends_the_prefix() -> None:
     assert shared_prefix(samples) == 10
     odd = TokenSample((*PREFIX[:8], 1, 1, 1, 1), (*[False] * 11, True))
     assert shared_prefix([*samples, odd]) == 8
+
+
+def test_tokens_after_the_last_supervised_one_are_counted_and_not_computed() -> None:
+    sample = TokenSample((1, 2, 3, 4, 5), (False, True, True, False, False))
+    batch = pack([sample])
+    assert batch.token_ids.tolist() == [1, 2]
+    assert (batch.num_tokens, batch.num_sample_tokens) == (2, 5)
