@@ -1,0 +1,75 @@
+"""Records and looks of a made-up demo run."""
+
+from typing import Any
+
+from collm.cli.demo_progress import Look, Progress, read_look
+from collm.metrics.records import RequestRecord
+from collm.types import VersionId
+
+GROUPS = {"transfer": "banking", "timer": "utility", "out of scope": "oos"}
+START_S = 1_000.0
+
+
+def record(at_s: float, expected: str | None = None, **fields: Any) -> RequestRecord:
+    """One completed request that met its objectives, with a wrong answer unless ``text`` is set."""
+    sent_s = START_S + at_s
+    values = {
+        "request_id": f"r{at_s}",
+        "model": "clinc",
+        "versions": (VersionId("base"),),
+        "kind": "length" if expected is None else "scored",
+        "arrived_at_s": sent_s,
+        "first_token_at_s": sent_s + 0.2,
+        "last_token_at_s": sent_s + 0.5,
+        "num_output_tokens": 7,
+        "max_gap_s": 0.08,
+        "outcome": "completed",
+        "ended_at_s": sent_s + 0.5,
+        "expected": expected,
+        "text": None if expected is None else "no idea",
+        **fields,
+    }
+    return RequestRecord(**values)
+
+
+def numbers(active: str | None = None, tokens: int = 0, loss: float | None = 2.0) -> dict[str, Any]:
+    """What a server's snapshot says."""
+    return {
+        "running": 2,
+        "waiting": 1,
+        "adapters": {
+            "clinc": {
+                "active": active,
+                "step": tokens // 768,
+                "training_tokens": tokens,
+                "training_samples": tokens // 48,
+                "held_out_loss": loss,
+                "active_held_out_loss": loss,
+                "promotions": 0 if active is None else 1,
+            }
+        },
+        "loop_seconds": {"serve": 5.0, "train": 3.0, "evaluate": 1.0, "idle": 1.0},
+        "quanta": {"loss": {"count": 9, "p99_s": 0.03, "max_s": 0.05}},
+        "calibration": {"step": {"num_observed": 10, "covered_share": 0.9}, "quanta": {}},
+        "resident_bytes": 700_000_000,
+    }
+
+
+def look(at_s: float, **fields: Any) -> Look:
+    return read_look(numbers(**fields), at_s)
+
+
+def learning_run(num_answers: int = 40, seconds: float = 100.0) -> Progress:
+    """A run whose second half answers right, with a swap in the middle and one failed request."""
+    progress = Progress(GROUPS, START_S)
+    progress.look(look(0.0))
+    for index in range(num_answers):
+        expected = "transfer" if index % 2 else "timer"
+        is_late = index >= num_answers // 2
+        at_s = index * seconds / num_answers
+        progress.add(record(at_s, expected, text=expected.upper() if is_late else "no idea"))
+        progress.add(record(at_s))
+    progress.add(record(seconds / 2, "out of scope", text="Out of  scope"))
+    progress.look(look(seconds / 2, active="clinc@1", tokens=10_000, loss=1.0))
+    progress.look(look(seconds, active="clinc@1", tokens=30_000, loss=0.5))
+    return progress
