@@ -1,7 +1,8 @@
 # `make demo` and `make test` do all set-up by themselves; `make help` lists the rest.
 
 PYTHON ?= python3.11
-# Wheel index that holds torch's CPU build, for when the one that pip is configured for has none.
+# Wheel index with torch's CPU build ("Get started" at pytorch.org names it). Without it pip takes what its own
+# index has, on Linux perhaps the CUDA build: it works as well, but is gigabytes larger.
 TORCH_INDEX ?=
 # Options for the command that `make serve`, `make demo` or `make bench` runs.
 ARGS ?=
@@ -14,13 +15,7 @@ STAMP := $(VENV)/installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
 
-# An exact local version can never turn into a CUDA build; macOS has one build and no such name.
-TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
-ifeq ($(shell uname -s),Darwin)
-TORCH := torch==$(TORCH_VERSION)
-else
-TORCH := torch==$(TORCH_VERSION)+cpu
-endif
+TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -36,9 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "collm needs Python 3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) pip setuptools
-	$(INSTALL) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(TORCH) || { \
-	  echo 'If pip found no CPU build of torch: see "Get started" at pytorch.org for the address' \
-	    'of the index that has it, then: make setup TORCH_INDEX=ADDRESS' >&2; exit 1; }
+	$(INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
 	$(INSTALL) --no-build-isolation --editable . --group dev
 	@touch $@
 
@@ -58,6 +51,7 @@ serve: models ## Start a server on port 8000; ARGS='--train NAME=DATA' lets it l
 bench: models ## Speed and memory beside transformers and peft, on the default model
 	$(BIN)/python benchmarks/engine.py $(ARGS)
 	$(BIN)/python benchmarks/training.py $(ARGS)
+	$(BIN)/python benchmarks/memory.py $(ARGS)
 
 check: $(STAMP) ## Format, lint, types, import contracts, tests
 	$(BIN)/ruff format --check

@@ -1,10 +1,10 @@
 """Resident memory of a replica with and without training, beside ``transformers`` and ``peft``.
 
 Each subject is a process of its own, looked at from outside through /proc while it works; the look
-with the most anonymous memory counts. The two replicas are ``collm serve`` as users start it; both
-answer the same requests, and the second one trains meanwhile. That the base is there once shows in
-what training adds: the state of the adapter and the activations of a micro-batch, far less than a
-second copy of the weights. Needs Linux.
+with the most anonymous memory counts. The replicas are ``collm serve`` as users start it; all
+answer the same requests, and two of them train meanwhile. That the base is there once shows in what
+training adds: the adapter's state and the activations of a micro-batch, which are counted here one
+by one. Without kept activations it is less than a second copy of the weights. Needs Linux.
 
 Run as: python benchmarks/memory.py
 """
@@ -33,10 +33,17 @@ from collm.engine.memory import allocate_caches, plan_memory
 from collm.lora.bank import AdapterBank
 from collm.lora.config import LoraConfig
 from collm.lora.layout import lora_layout
+from collm.lora.shadow import Shadow
+from collm.lora.state import initial_state
 from collm.model.checkpoint import Checkpoint
+from collm.model.decoder import Decoder
 from collm.model.weights import load_weights
+from collm.pacing.quanta import QuantumKind
 from collm.training.config import JobConfig
+from collm.training.passes import Pass
+from collm.training.stream import Cursor, SampleStream
 from memory_subjects import SUBJECTS
+from training import chats
 
 _MIB = 2**20
 _TIMEOUT_S = 600.0
@@ -44,6 +51,18 @@ _LOOK_EVERY_S = 0.2
 _MIN_TRAINING_STEPS = 12
 """Optimizer steps before looking ends: past an evaluation, and a promotion if it was better."""
 _NUM_CONCURRENT = 4
+_TRAIN = ["--train", "learned=clinc150"]
+_SERVING, _TRAINING, _RECOMPUTING = (
+    "collm serve",
+    "collm serve, training",
+    "collm serve, training, activations recomputed",
+)
+_REPLICAS: dict[str, list[str]] = {
+    _SERVING: [],
+    _TRAINING: _TRAIN,
+    _RECOMPUTING: [*_TRAIN, "--set", "training.activations=recompute"],
+}
+"""Options of each replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +117,12 @@ def main() -> None:
     report = Report("Resident memory", arguments)
     folder = checkpoint_folder(arguments)
     seen = {name: _look_at_script(name, folder, arguments) for name in SUBJECTS}
-    seen["collm serve"] = _look_at_replica(folder, arguments, trains=False)
-    seen["collm serve, training"] = _look_at_replica(folder, arguments, trains=True)
+    for name, options in _REPLICAS.items():
+        seen[name] = _look_at_replica(name, folder, options, arguments)
     states = _state_bytes(folder, getattr(torch, arguments.dtype), arguments.kv_mib)
     report.table("Resident memory, MiB", [memory.row(name) for name, memory in seen.items()])
     report.table(
-        "What a replica holds, MiB (memory for keys and values is resident once it was used)",
+        "What a replica holds, MiB",
         [{"state": name, "MiB": _mib(value)} for name, value in states.items()],
     )
     _conclude(report, seen, states)
@@ -114,16 +133,16 @@ def main() -> None:
 
 def _conclude(report: Report, seen: dict[str, Memory], states: dict[str, int]) -> None:
     base = next(iter(states.values()))
-    state = sum(value for name, value in states.items() if name.startswith("training"))
-    added = seen["collm serve, training"].anonymous - seen["collm serve"].anonymous
+    for name in (_TRAINING, _RECOMPUTING):
+        added = seen[name].anonymous - seen[_SERVING].anonymous
+        report.note(
+            f"{name}: adds {_mib(added)} MiB of anonymous memory to the replica;"
+            f" a second copy of the base would be {_mib(base)}"
+        )
+    together = sum(seen[name].anonymous for name in ("transformers, serving", "peft, training"))
     report.note(
-        f"training adds {_mib(added)} MiB of anonymous memory to the replica, {_mib(state)} of it"
-        f" the adapter's state; a second copy of the base would be {_mib(base)}"
-    )
-    together = seen["transformers, serving"].uss + seen["peft, training"].uss
-    report.note(
-        f"transformers serving and peft training in two processes: {_mib(together)} MiB of their"
-        f" own; one replica that does both: {_mib(seen['collm serve, training'].uss)}"
+        f"anonymous memory of transformers serving and peft training, two processes:"
+        f" {_mib(together)} MiB; of one replica that does both: {_mib(seen[_TRAINING].anonymous)}"
     )
 
 
@@ -148,7 +167,33 @@ def _state_bytes(folder: Path, dtype: torch.dtype, kv_mib: int) -> dict[str, int
         f"training: shadow of rank {layout.rank}, parameters and gradient": 2 * parameters,
         "training: shadow, copies in the serving dtype": compute_copies,
         "training: optimizer moments": 2 * parameters,
+        **_activation_bytes(folder, Decoder(spec, weights, plan.max_model_len)),
     }
+
+
+def _activation_bytes(folder: Path, decoder: Decoder) -> dict[str, int]:
+    """Return what is kept for backward by one micro-batch of the default size."""
+    config = JobConfig(adapter="a", data="clinc150")
+    stream = SampleStream(chats(folder).training, config.seed, Cursor())
+    batch = stream.next(config.micro_batch_tokens)
+    start = initial_state(lora_layout(decoder.spec, config.rank), config.seed)
+    table = decoder.weights.embedding
+    shadow = Shadow(start, config.alpha, table.dtype, table.device)
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        for quantum in Pass(decoder, batch, "a", max_loss_rows=64).learn(shadow, "keep"):
+            if quantum.kind is QuantumKind.BACKWARD:  # everything is kept by now
+                break
+    name = (
+        f"training: activations kept, {batch.num_sample_tokens} tokens in {batch.num_tokens} rows"
+    )
+    return {name: sum(kept.values())}
 
 
 def _look_at_script(subject: str, folder: Path, arguments: argparse.Namespace) -> Memory:
@@ -162,26 +207,26 @@ def _look_at_script(subject: str, folder: Path, arguments: argparse.Namespace) -
     return memory
 
 
-def _look_at_replica(folder: Path, arguments: argparse.Namespace, *, trains: bool) -> Memory:
+def _look_at_replica(
+    name: str, folder: Path, options: list[str], arguments: argparse.Namespace
+) -> Memory:
     num_steps = 2 if arguments.quick else _MIN_TRAINING_STEPS
     with (
         tempfile.TemporaryDirectory() as data_dir,
-        _process(_serve_command(folder, data_dir, arguments, trains=trains)) as process,
+        _process([*_serve_command(folder, data_dir, arguments), *options]) as process,
         ThreadPoolExecutor(_NUM_CONCURRENT) as pool,
     ):
         url = _wait_for_line(process, "collm is ready at").split()[-1]
         answers = [pool.submit(_ask, url, index) for index in range(arguments.requests)]
         memory = _watch(
             process,
-            lambda: _are_done(answers) and (not trains or _num_steps(url) >= num_steps),
+            lambda: _are_done(answers) and (not options or _num_steps(url) >= num_steps),
         )
-    progress(f"collm serve{', training' if trains else ''}: {_mib(memory.rss)} MiB")
+    progress(f"{name}: {_mib(memory.rss)} MiB")
     return memory
 
 
-def _serve_command(
-    folder: Path, data_dir: str, arguments: argparse.Namespace, *, trains: bool
-) -> list[str]:
+def _serve_command(folder: Path, data_dir: str, arguments: argparse.Namespace) -> list[str]:
     settings = {
         "model.name": "base",
         "model.dtype": arguments.dtype,
@@ -191,8 +236,7 @@ def _serve_command(
     }
     command = [sys.executable, "-u", "-c", "from collm.cli.main import main; main()", "serve"]
     command += ["--port", "0", "--model", str(folder)]
-    command += [f"--set={name}={value}" for name, value in settings.items()]
-    return [*command, "--train", "learned=clinc150"] if trains else command
+    return [*command, *(f"--set={name}={value}" for name, value in settings.items())]
 
 
 def _ask(url: str, index: int) -> None:

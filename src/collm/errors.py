@@ -1,4 +1,4 @@
-"""The one tree of errors. Each carries the values that explain it; ``server`` maps them to status codes."""
+"""The one tree of errors; each carries what explains it, and ``server`` maps them to statuses."""
 
 
 class CollmError(Exception):

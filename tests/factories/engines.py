@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from tests.factories.engine import FixedPrefillLimit
 from torch import Tensor
 
 from collm.engine.batch import BatchBuilder, row_order
@@ -37,6 +36,7 @@ from collm.types import (
     TokenEvent,
     VersionId,
 )
+from factories.engine import FixedPrefillLimit
 
 BASE_MODEL = "base"
 CPU = torch.device("cpu")

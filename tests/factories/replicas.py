@@ -24,7 +24,15 @@ from collm.pacing.quanta import Quantum
 from collm.replica.assembly import Replica, ReplicaSettings, open_replica
 from collm.replica.board import Board
 from collm.replica.config import ReplicaConfig
-from collm.replica.inbox import Inbox, Promoted, PromotionFailed, Published, PublishFailed, Submit
+from collm.replica.inbox import (
+    Abort,
+    Inbox,
+    Promoted,
+    PromotionFailed,
+    Published,
+    PublishFailed,
+    Submit,
+)
 from collm.replica.learner import Learner
 from collm.replica.loop import StepLoop, StepReport
 from collm.replica.request_log import RequestLog
@@ -59,9 +67,7 @@ def settings(data_dir: Path, *jobs: JobConfig, **rooms: Any) -> ReplicaSettings:
         "pacing": PacingConfig(),
         "training": TrainingConfig(jobs=jobs, checkpoint_interval_s=1.0),
     }
-    return ReplicaSettings(
-        base_model=BASE_MODEL, dtype=torch.float32, **(defaults | rooms)
-    )
+    return ReplicaSettings(base_model=BASE_MODEL, dtype=torch.float32, **(defaults | rooms))
 
 
 def learning(adapter: str = "tutor", **fields: Any) -> JobConfig:
@@ -128,9 +134,7 @@ class InstantArchive:
 
         self._do(write, lambda error: self._inbox.put(PromotionFailed(published, error)))
 
-    def record_rollback(
-        self, version: VersionId, then: Callable[[Exception | None], None]
-    ) -> None:
+    def record_rollback(self, version: VersionId, then: Callable[[Exception | None], None]) -> None:
         def write() -> None:
             self.log.append(f"rolled back to {version}")
             then(None)
@@ -160,18 +164,30 @@ class InstantArchive:
 
 
 class TickingTrainer(Trainer):
-    """Takes a millisecond per quantum, and calls ``on_run`` in the midst of each."""
+    """Takes a millisecond per quantum, and calls ``on_run`` in the midst of each.
 
-    def __init__(self, jobs: Sequence[Job], clock: ManualClock) -> None:
+    With nothing to serve, a pause lasts until a message comes; after ``max_pause`` quanta one does.
+    """
+
+    def __init__(self, jobs: Sequence[Job], clock: ManualClock, inbox: Inbox) -> None:
         super().__init__(jobs, clock)
         self._manual_clock = clock
+        self._inbox = inbox
+        self._num_in_pause = 0
+        self.max_pause = 20
         self.ran: list[Quantum] = []
         self.on_run: Callable[[Quantum], None] = lambda quantum: None
+
+    def begin_pause(self) -> None:
+        self._num_in_pause = 0
 
     def run(self, quantum: Quantum) -> tuple[TrainingEvent, ...]:
         self._manual_clock.advance(QUANTUM_S)
         self.on_run(quantum)
         self.ran.append(quantum)
+        self._num_in_pause += 1
+        if self._num_in_pause == self.max_pause:
+            self._inbox.put(Abort(RequestId("nobody's")))
         return super().run(quantum)
 
 
@@ -203,6 +219,8 @@ class Rig:
     learner: Learner
     board: Board
     events: dict[str, list[TokenEvent]]
+    quanta_before: dict[str, int]
+    """Quanta that had run when a request's first event came."""
 
     @property
     def store(self) -> AdapterStore:
@@ -213,6 +231,7 @@ class Rig:
             self.inbox.put(Submit(request))
 
     def step(self) -> StepReport:
+        self.trainer.begin_pause()
         report = self.loop.step()
         self.engine.scheduler.check()
         return report
@@ -245,9 +264,8 @@ def build_rig(
     checkpoint_interval_s: float = 1.0,
 ) -> Rig:
     """Wire a step loop around an engine, as ``open_replica`` does, on a clock that a test owns."""
-    clock = ManualClock()
-    trainer, runner = TickingTrainer(jobs, clock), TickingRunner(engine, clock)
-    inbox = Inbox()
+    clock, inbox = ManualClock(), Inbox()
+    trainer, runner = TickingTrainer(jobs, clock, inbox), TickingRunner(engine, clock)
     archive = InstantArchive(inbox)
     objectives = Objectives()
     metrics = ReplicaMetrics(BASE_MODEL, objectives)
@@ -273,10 +291,12 @@ def build_rig(
         max_quantum_s=0.04,
     )
     events: dict[str, list[TokenEvent]] = defaultdict(list)
+    quanta_before: dict[str, int] = {}
 
     def publish(news: list[TokenEvent]) -> None:
         for event in news:
             events[event.request_id].append(event)
+            quanta_before.setdefault(event.request_id, len(trainer.ran))
 
     loop = StepLoop(
         scheduler=engine.scheduler,
@@ -303,6 +323,7 @@ def build_rig(
         learner=learner,
         board=board,
         events=events,
+        quanta_before=quanta_before,
     )
 
 

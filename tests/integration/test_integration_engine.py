@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.factories.checkpoints import FAMILIES, SLIDING_WINDOW, tiny_checkpoint
-from tests.factories.engine import request
-from tests.factories.engines import (
+from torch.testing import assert_close
+
+from collm.engine.config import SchedulerConfig
+from collm.errors import UnknownAdapterError
+from collm.types import FinishReason, Request
+from factories.checkpoints import FAMILIES, SLIDING_WINDOW, tiny_checkpoint
+from factories.engine import request
+from factories.engines import (
     Engine,
     build_engine,
     generate,
@@ -14,11 +19,6 @@ from tests.factories.engines import (
     random_tokens,
     teacher_forced_logits,
 )
-from torch.testing import assert_close
-
-from collm.engine.config import SchedulerConfig
-from collm.errors import UnknownAdapterError
-from collm.types import FinishReason, Request
 
 NUM_OUTPUT = 12
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.factories.checkpoints import tiny_checkpoint
-from tests.factories.engine import request
-from tests.factories.engines import Engine, build_engine, generate, random_adapter, random_tokens
 
 from collm.engine.config import SchedulerConfig
 from collm.lora.state import AdapterState
 from collm.types import BASE, Request, VersionId
+from factories.checkpoints import tiny_checkpoint
+from factories.engine import request
+from factories.engines import Engine, build_engine, generate, random_adapter, random_tokens
 
 NUM_STREAMS = 32
 NUM_OUTPUT = 10

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from tests.factories.engine import request
-from tests.factories.engines import build_engine, generate, teacher_forced_logits
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM
 
@@ -11,6 +9,8 @@ from collm.cli.cache import cache_dir
 from collm.model.catalog import list_models
 from collm.model.checkpoint import Checkpoint
 from collm.model.tokenizer import Tokenizer
+from factories.engine import request
+from factories.engines import build_engine, generate, teacher_forced_logits
 
 pytestmark = pytest.mark.model
 

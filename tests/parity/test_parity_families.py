@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.factories.checkpoints import FAMILIES, SLIDING_WINDOW, tiny_checkpoint
-from tests.factories.engine import request
-from tests.factories.engines import Engine, build_engine, generate, random_tokens
-from tests.factories.engines import teacher_forced_logits as our_logits
 from torch import Tensor
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, GenerationConfig
+
+from factories.checkpoints import FAMILIES, SLIDING_WINDOW, tiny_checkpoint
+from factories.engine import request
+from factories.engines import Engine, build_engine, generate, random_tokens
+from factories.engines import teacher_forced_logits as our_logits
 
 TOLERANCE = {"atol": 1e-4, "rtol": 1e-4}
 PROMPTS = [random_tokens(n, seed=n) for n in (29, 1, 2, 17, 5)]

@@ -10,14 +10,6 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from tests.factories.checkpoints import FAMILIES, tiny_checkpoint
-from tests.factories.engines import (
-    Engine,
-    build_engine,
-    random_adapter,
-    random_tokens,
-    teacher_forced_logits,
-)
 from torch import Tensor
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM
@@ -25,6 +17,14 @@ from transformers import AutoModelForCausalLM
 from collm.lora.layout import lora_layout
 from collm.lora.peft_folder import load_peft, save_peft
 from collm.lora.state import AdapterState
+from factories.checkpoints import FAMILIES, tiny_checkpoint
+from factories.engines import (
+    Engine,
+    build_engine,
+    random_adapter,
+    random_tokens,
+    teacher_forced_logits,
+)
 
 # peft's own use of transformers, and its advice on converting rsLoRA with patterns.
 pytestmark = [

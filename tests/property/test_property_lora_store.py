@@ -11,7 +11,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.factories.checkpoints import tiny_config
 from torch import Tensor
 
 from collm.errors import UnknownAdapterError
@@ -21,6 +20,7 @@ from collm.lora.state import AdapterState
 from collm.lora.store import AdapterStore
 from collm.model.spec import ModelSpec
 from collm.types import BASE, Binding, VersionId
+from factories.checkpoints import tiny_config
 
 SMALL = {"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8, "vocab_size": 16}
 SPEC = ModelSpec.from_config(

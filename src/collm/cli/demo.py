@@ -21,6 +21,8 @@ from collm.pacing.config import BudgetName
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
+_SERVE = ("-m", "collm", "serve")
+
 
 @app.command(epilog="Examples: `collm demo`, or `collm demo --minutes 2 --seed 1`.")
 def demo(
@@ -87,7 +89,7 @@ def demo(
 
 def _run(settings: DemoSettings, traffic: Traffic, console: Console, *, is_live: bool) -> Session:
     config = prepare_folder(settings)
-    command = [sys.executable, "-m", "collm", "serve", "--config", str(config)]
+    command = [sys.executable, *_SERVE, "--config", str(config)]
     view = LiveView(console, settings) if is_live else LineView(console)
     with cast("AbstractContextManager[LiveView | LineView]", view) as shown:
         return asyncio.run(run_session(settings, traffic, command, shown, MonotonicClock()))

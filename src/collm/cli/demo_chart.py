@@ -59,7 +59,7 @@ def _label(row: int, height: int) -> str:
 
 
 def _row(shares: Sequence[float | None], row: int, height: int) -> str:
-    """Return one row of the chart, from the top."""
+    """Return one row of the chart, from the top; a share of 0 still shows as a line."""
     floor = (height - 1 - row) * 8
-    eighths = (0 if share is None else round(share * height * 8) - floor for share in shares)
-    return "".join(_BLOCKS[max(0, min(8, count))] for count in eighths)
+    eighths = (0 if share is None else max(1, round(share * height * 8)) for share in shares)
+    return "".join(_BLOCKS[max(0, min(8, count - floor))] for count in eighths)

@@ -1,8 +1,8 @@
 import pytest
-from factories.demo import GROUPS, START_S, learning_run, look, record
 
 from collm.cli.demo_progress import Progress, active_version, share_right
 from collm.types import VersionId
+from factories.demo import GROUPS, START_S, learning_run, look, record
 
 
 def test_answers_are_scored_and_out_of_scope_kept_apart():

@@ -2,7 +2,6 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from factories.demo import GROUPS, START_S, learning_run
 from rich.console import Console
 
 from collm.cli.demo_chart import ShareChart
@@ -10,6 +9,7 @@ from collm.cli.demo_progress import Progress
 from collm.cli.demo_screen import draw_screen
 from collm.cli.demo_settings import DemoSettings
 from collm.cli.demo_view import LineView, LiveView
+from factories.demo import GROUPS, START_S, learning_run
 
 SETTINGS = DemoSettings(
     minutes=2, requests_per_s=1, seed=7, out=Path("out"), port=0,
@@ -55,7 +55,7 @@ def chart(shares: list[float | None], width: int, height: int) -> list[str]:
 def test_chart_draws_shares_from_bottom_to_top():
     top, bottom, marks = chart([None, 0.0, 0.25, 0.5, 0.75, 1.0], width=6, height=3)
     assert top == "100 %     ▄█"
-    assert bottom == "  0 %   ▄███"
+    assert bottom == "  0 %  ▁▄███"
     assert marks == "swaps ···▲··"
 
 

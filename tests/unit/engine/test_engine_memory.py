@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tests.factories.checkpoints import tiny_config
 
 from collm.engine.memory import MemoryConfig, allocate_caches, plan_memory
 from collm.errors import ConfigError
 from collm.model.spec import ModelSpec
+from factories.checkpoints import tiny_config
 
 # Per token and layer: a key and a value of 2 heads x 16; 2 layers: 128 numbers.
 SPEC = ModelSpec.from_config(tiny_config("llama").to_dict())

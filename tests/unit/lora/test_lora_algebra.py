@@ -4,8 +4,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.factories.checkpoints import tiny_config
-from tests.factories.engines import random_adapter
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -13,6 +11,8 @@ from collm.lora.algebra import combine, rebase, truncated_product
 from collm.lora.layout import lora_layout
 from collm.lora.state import AdapterState, initial_state
 from collm.model.spec import ModelSpec
+from factories.checkpoints import tiny_config
+from factories.engines import random_adapter
 
 SPEC = ModelSpec.from_config(tiny_config("llama", num_hidden_layers=1).to_dict())
 # float32 factors against float64 matrices

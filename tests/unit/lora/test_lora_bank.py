@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from tests.factories.checkpoints import tiny_config
-from tests.factories.engines import random_adapter
 from torch.testing import assert_close
 
 from collm.errors import AdapterError, ConfigError
@@ -12,6 +10,8 @@ from collm.lora.config import LoraConfig
 from collm.lora.layout import lora_layout
 from collm.lora.state import AdapterState, initial_state
 from collm.model.spec import ModelSpec
+from factories.checkpoints import tiny_config
+from factories.engines import random_adapter
 
 SPEC = ModelSpec.from_config(tiny_config("qwen3").to_dict())
 CPU = torch.device("cpu")

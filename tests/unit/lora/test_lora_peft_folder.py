@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.factories.checkpoints import tiny_config
-from tests.factories.engines import random_adapter
 
 from collm.errors import AdapterError
 from collm.lora.peft_folder import load_peft, save_peft
 from collm.model.spec import ModelSpec
+from factories.checkpoints import tiny_config
+from factories.engines import random_adapter
 
 SPEC = ModelSpec.from_config(tiny_config("llama").to_dict())
 CONFIG = "adapter_config.json"

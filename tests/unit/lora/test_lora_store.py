@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.factories.checkpoints import tiny_config
-from tests.factories.engines import random_adapter
 
 from collm.errors import AdapterError, UnknownAdapterError
 from collm.lora.bank import AdapterBank
@@ -14,6 +12,8 @@ from collm.lora.state import AdapterState
 from collm.lora.store import AdapterStore
 from collm.model.spec import ModelSpec
 from collm.types import BASE, BASE_SLOT, Binding, VersionId
+from factories.checkpoints import tiny_config
+from factories.engines import random_adapter
 
 SPEC = ModelSpec.from_config(tiny_config("llama", num_hidden_layers=1).to_dict())
 V1, V2, V3, V4 = (VersionId(f"a@{n}") for n in (1, 2, 3, 4))

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tests.factories.engine import request
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -11,6 +10,7 @@ from collm.engine.plan import ScheduledSequence
 from collm.engine.sequence import Sequence
 from collm.ops.attention import AttentionPlan, paged_attention, write_kv_
 from collm.types import BASE, BASE_SLOT, Binding
+from factories.engine import request
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = 4, 2, 8, 4
 CHUNKS = [(0, 1), (6, 1), (3, 1), (0, 5), (7, 6), (4, 12)]

@@ -1,0 +1,125 @@
+"""Serving and learning in one step loop, on a tiny engine and a clock that the test owns."""
+
+from random import Random
+
+import pytest
+
+from collm.pacing.quanta import QuantumKind
+from collm.replica.inbox import Submit
+from collm.types import BASE
+from factories.checkpoints import tiny_checkpoint
+from factories.engines import build_engine, generate, random_adapter, random_tokens
+from factories.replicas import build_rig, greedy
+from factories.training import job_config, make_job
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return tiny_checkpoint(tmp_path_factory.mktemp("model"), "llama")
+
+
+def learning_rig(checkpoint, num_slots=6, **fields):
+    """A rig whose job finds something better after most of its steps."""
+    engine = build_engine(checkpoint, num_blocks=600, num_slots=num_slots)
+    config = job_config("tutor", evaluate_every=1, learning_rate=5e-3, **fields)
+    return build_rig(engine, [make_job(engine.decoder, config)])
+
+
+def frozen_answer(checkpoint, rig, version, prompt, max_tokens):
+    """What a version alone, loaded into an engine of its own, answers."""
+    engine = build_engine(checkpoint)
+    model = "base"
+    if version != BASE:
+        adapter, label = version.split("@")
+        model = engine.publish(adapter, label, rig.archive.states[version])
+    return generate(engine, [greedy("alone", prompt, model, max_tokens=max_tokens)])["alone"]
+
+
+@pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
+def test_request_that_comes_in_the_midst_of_a_quantum_waits_for_that_one_alone(checkpoint, is_busy):
+    """One comes in every quantum, whatever its kind; the one it comes in is the only one."""
+    rig = learning_rig(checkpoint)
+    arrivals = []
+
+    def arrive(quantum):
+        name = f"r{len(arrivals)}"
+        arrivals.append((name, quantum.kind, len(rig.trainer.ran)))
+        rig.inbox.put(Submit(greedy(name, random_tokens(3, len(arrivals)), max_tokens=1)))
+
+    if is_busy:
+        rig.submit(greedy("busy", [9, 9], max_tokens=250))
+    rig.trainer.on_run = arrive
+    rig.run_until(lambda: {kind for _, kind, _ in arrivals} >= set(QuantumKind), max_steps=1_500)
+    rig.trainer.on_run = lambda quantum: None
+    rig.run_until(lambda: rig.has_ended(*(name for name, _, _ in arrivals)))
+    waited = [rig.quanta_before[name] - num_before for name, _, num_before in arrivals]
+    assert set(waited) == {1}
+
+
+def test_training_leaves_what_is_served_bit_identical(checkpoint):
+    """The same prompt under the same version, with logprobs, before and after optimizer steps."""
+    rig = learning_rig(checkpoint, num_slots=6)
+    rig.store.try_stage("fixed", "fixed@1", random_adapter(rig.engine.spec, seed=3))
+    rig.store.promote("fixed@1")
+    # No prefix cache hit may stand in for computing it again.
+    prompts = {"base": random_tokens(9, 1), "fixed": random_tokens(9, 2)}
+
+    def ask(round_number):
+        seen = {}
+        for model, prompt in prompts.items():
+            name = f"{model} {round_number}"
+            request = greedy(name, prompt, model, max_tokens=6)
+            rig.engine.blocks.evict_version(BASE if model == "base" else "fixed@1")
+            rig.submit(with_logprobs(request))
+            rig.run_until(lambda name=name: rig.has_ended(name))
+            seen[model] = [(e.token_id, e.logprobs) for e in rig.events[name]]
+        return seen
+
+    before = ask(1)
+    rig.run_until(lambda: rig.learner.snapshot()["tutor"]["step"] >= 5)
+    assert ask(2) == before
+
+
+def with_logprobs(request):
+    from dataclasses import replace
+
+    return replace(request, sampling=replace(request.sampling, logprobs=5))
+
+
+def test_swap_storm_keeps_every_answer_on_the_version_that_it_began_with(checkpoint):
+    """Promotions by training every few steps, under 32 concurrent streams."""
+    rig = learning_rig(checkpoint)
+    draw, prompts = Random(1), {}
+    # Few different prompts, so that the prefix cache is asked for them under many versions.
+    pool = [random_tokens(draw.randint(3, 20), seed) for seed in range(6)]
+
+    def submit_one():
+        name = f"r{len(prompts)}"
+        prompt, max_tokens = draw.choice(pool), draw.randint(4, 40)
+        prompts[name] = (prompt, max_tokens)
+        rig.submit(greedy(name, prompt, "tutor", max_tokens=max_tokens))
+
+    rig.run_until(lambda: rig.store.active("tutor") is not None)
+    running: set[str] = set()
+    num_promotions = []
+    for _ in range(400):
+        running = {name for name in prompts if not rig.has_ended(name)}
+        while len(running) < 32 and len(prompts) < 200:
+            submit_one()
+            running.add(f"r{len(prompts) - 1}")
+        rig.step()
+        num_promotions.append(rig.learner.snapshot()["tutor"]["promotions"])
+        if not running:
+            break
+    assert rig.has_ended(*prompts)
+    answers = {}
+    for name, (prompt, max_tokens) in prompts.items():
+        (version,) = rig.versions(name)
+        key = (version, tuple(prompt))
+        if key not in answers:
+            answers[key] = frozen_answer(checkpoint, rig, version, prompt, 40)
+        assert rig.tokens(name) == answers[key][:max_tokens], (name, version)
+    assert len({version for version, _ in answers}) >= 10, num_promotions
+    rig.engine.assert_idle()
+    # Active and held stay, and perhaps one that is staged.
+    assert rig.engine.bank.num_slots - rig.store.num_free_slots <= 3

@@ -1,0 +1,145 @@
+import asyncio
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from collm.cli.config_file import load_config
+from collm.cli.demo_server import ServerEndedError, ServerProcess
+from collm.cli.demo_session import Session, prepare_folder, run_session
+from collm.cli.demo_settings import DemoSettings
+from collm.cli.demo_traffic import TraceUse, Traffic
+from collm.clock import MonotonicClock
+from collm.workload.requests import WorkloadRequest
+from collm.workload.samples import Message
+from factories.demo import GROUPS
+
+TESTS = Path(__file__).parents[2]
+USE = TraceUse(
+    trace="t", start_hour=0, num_hours=1, num_rows=9, num_requests=3, speed_up=60.0,
+    max_prompt_tokens=9, max_output_tokens=9, num_scored=2,
+)  # fmt: skip
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch) -> DemoSettings:
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    return DemoSettings(
+        minutes=0.01, requests_per_s=5, seed=3, out=tmp_path / "out", port=0, model="tiny",
+        budget="latency",
+    )  # fmt: skip
+
+
+def request(at_s: float, expected: str | None) -> WorkloadRequest:
+    return WorkloadRequest(
+        at_s=at_s, kind="length" if expected is None else "scored", site="",
+        messages=(Message("user", "how long"),), expected=expected, max_tokens=8,
+        ignore_eos=expected is None, num_prompt_tokens_target=3,
+    )  # fmt: skip
+
+
+TRAFFIC = Traffic(
+    requests=(request(0.0, "timer"), request(0.1, "transfer"), request(0.2, None)),
+    groups=GROUPS,
+    use=USE,
+)
+
+
+class SilentView:
+    def __init__(self, on_show=lambda: None):
+        self.on_show = on_show
+        self.last_words: list[str] = []
+
+    def starting(self, last_line):
+        self.last_words.append(last_line)
+
+    def show(self, progress, now_s):
+        self.on_show()
+
+
+def play(settings: DemoSettings, how: str, view: SilentView) -> Session:
+    prepare_folder(settings)
+    command = [sys.executable, "-m", "factories.demo_server", how]
+    return asyncio.run(run_session(settings, TRAFFIC, command, view, MonotonicClock()))
+
+
+def test_run_replays_everything_looks_at_the_server_and_stops_it(settings):
+    session = play(settings, "answer", SilentView())
+    assert session.end == "complete"
+    assert session.error is None
+    progress = session.progress
+    assert progress.outcomes == {"completed": 3}
+    assert [answer.is_right for answer in progress.answers] == [True, False]
+    assert progress.swaps[0].version == "clinc@1"
+    (url,) = re.findall(r"ready at (\S+)", settings.log_path.read_text())
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url + "/health", trust_env=False)
+
+
+def test_ctrl_c_ends_the_run_and_keeps_what_was_seen(settings):
+    interrupt = SilentView(lambda: os.kill(os.getpid(), signal.SIGINT))
+    session = play(settings, "hang", interrupt)
+    assert session.end == "interrupted"
+    assert session.error is None
+    assert session.progress.outcomes["aborted"] == len(session.progress.records)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_dead_server_is_reported_with_its_last_words(settings):
+    session = play(settings, "die", SilentView())
+    assert session.end == "server ended"
+    assert "exit code 3" in str(session.error)
+    assert "out of luck" in str(session.error)
+
+
+def test_server_that_does_not_start_is_reported_with_its_last_words(settings):
+    session = play(settings, "refuse", SilentView())
+    assert session.end == "server ended"
+    assert "exit code 1" in str(session.error)
+    assert "no such model" in str(session.error)
+
+
+def test_folder_is_made_anew_but_only_data_of_a_replica_is_deleted(settings):
+    settings.data_dir.mkdir(parents=True)
+    (settings.data_dir / "mine.txt").touch()
+    prepare_folder(settings)
+    assert (settings.data_dir / "mine.txt").exists()
+    (settings.data_dir / "collm.db").touch()
+    prepare_folder(settings)
+    assert not settings.data_dir.exists()
+
+
+def test_written_configuration_is_what_the_server_reads(settings):
+    path = prepare_folder(settings)
+    config = load_config(path)
+    assert config.seed == 3
+    assert config.pacing.budget == "latency"
+    assert (config.pacing.ttft_s, config.pacing.tpot_s) == (0.8, 0.1)
+    (job,) = config.training.jobs
+    assert (job.adapter, job.data, job.seed) == ("clinc", "clinc150", 3)
+    assert Path(config.replica.data_dir) == settings.data_dir
+    assert yaml.safe_load(path.read_text())["model"]["source"] == "tiny"
+
+
+def test_server_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr("collm.cli.demo_server._STOP_TIMEOUT_S", 0.1)
+    code = (
+        "import signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('collm is ready at http://x', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+
+    async def run() -> str:
+        server = await ServerProcess.start([sys.executable, "-c", code], tmp_path / "log")
+        url = await server.ready()
+        await server.stop()
+        assert isinstance(await server.end(), ServerEndedError)
+        return url
+
+    assert asyncio.run(run()) == "http://x"

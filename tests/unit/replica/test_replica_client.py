@@ -1,0 +1,126 @@
+"""Streams of events, seen from asyncio; a thread plays the loop."""
+
+import asyncio
+import threading
+
+import pytest
+
+from collm.errors import CollmError
+from collm.replica.client import Deliveries, ReplicaClient, TokenStream
+from collm.replica.inbox import Abort, Finish, Inbox, Submit
+from collm.types import FinishReason, RequestId, TokenEvent
+from factories.replicas import greedy
+
+
+def token(request_id, choice=0, finish=None):
+    return TokenEvent(
+        request_id=RequestId(request_id), choice=choice, token_id=5, finish_reason=finish
+    )
+
+
+def messages(inbox):
+    seen = []
+    inbox.drain(seen.append)
+    return seen
+
+
+def publish_in_thread(deliveries, *events):
+    thread = threading.Thread(target=deliveries.publish, args=(list(events),))
+    thread.start()
+    thread.join()
+
+
+def run(test):
+    asyncio.run(asyncio.wait_for(test, 30))
+
+
+def test_stream_submits_and_yields_its_own_events_to_the_last():
+    async def test():
+        deliveries, inbox = Deliveries(), Inbox()
+        request = greedy("a", [1])
+        stream = TokenStream(request, deliveries, inbox)
+        assert messages(inbox) == [Submit(request)]
+        last = token("a", finish=FinishReason.LENGTH)
+        publish_in_thread(deliveries, token("a"), token("other"), last)
+        assert [event async for event in stream] == [token("a"), last]
+        await stream.aclose()
+        assert messages(inbox) == []
+
+    run(test())
+
+
+def test_closing_a_stream_aborts_what_still_runs_once():
+    async def test():
+        deliveries, inbox = Deliveries(), Inbox()
+        stream = TokenStream(greedy("a", [1]), deliveries, inbox)
+        publish_in_thread(deliveries, token("a"))
+        await anext(stream)
+        await stream.aclose()
+        await stream.aclose()
+        assert messages(inbox)[1:] == [Abort(RequestId("a"))]
+        publish_in_thread(deliveries, token("a"))
+        assert [event async for event in stream] == []
+
+    run(test())
+
+
+def test_finish_asks_for_the_end_of_one_choice():
+    async def test():
+        deliveries, inbox = Deliveries(), Inbox()
+        stream = TokenStream(greedy("a", [1]), deliveries, inbox)
+        stream.finish(0)
+        assert messages(inbox)[1:] == [Finish(RequestId("a"), 0)]
+        publish_in_thread(deliveries, token("a", finish=FinishReason.STOP))
+        assert len([event async for event in stream]) == 1
+
+    run(test())
+
+
+def test_streams_end_when_the_loop_does_those_opened_later_as_well():
+    async def test():
+        deliveries, inbox = Deliveries(), Inbox()
+        early = TokenStream(greedy("a", [1]), deliveries, inbox)
+        publish_in_thread(deliveries, token("a"))
+        threading.Thread(target=deliveries.end).start()
+        assert len([event async for event in early]) == 1
+        late = TokenStream(greedy("b", [1]), deliveries, inbox)
+        assert [event async for event in late] == []
+        assert [event async for event in late] == []
+
+    run(test())
+
+
+def test_events_for_a_closed_event_loop_are_dropped():
+    deliveries = Deliveries()
+
+    async def open_stream():
+        TokenStream(greedy("a", [1]), deliveries, Inbox())
+
+    asyncio.run(open_stream())
+    deliveries.publish([token("a")])
+    deliveries.end()
+
+
+def test_rollback_does_not_wait_for_a_loop_that_has_ended():
+    class Ended:
+        def is_alive(self):
+            return False
+
+    class Versions(ReplicaClient):
+        def versions(self):
+            return (type("Info", (), {"adapter": "a"}),)
+
+    client = Versions(
+        base_model="tiny",
+        max_model_len=1,
+        tokenizer=None,
+        inbox=Inbox(),
+        deliveries=Deliveries(),
+        board=None,
+        metrics=None,
+        library=None,
+        thread=Ended(),
+        clock=None,
+    )
+    with pytest.raises(CollmError, match="step loop has ended"):
+        run(client.rollback("a"))
