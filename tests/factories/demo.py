@@ -51,6 +51,7 @@ def numbers(active: str | None = None, tokens: int = 0, loss: float | None = 2.0
         "loop_seconds": {"serve": 5.0, "train": 3.0, "evaluate": 1.0, "idle": 1.0},
         "quanta": {"loss": {"count": 9, "p99_s": 0.03, "max_s": 0.05}},
         "calibration": {"step": {"num_observed": 10, "covered_share": 0.9}, "quanta": {}},
+        "token_gaps": {"count": 99, "p99_s": 0.09, "max_s": 0.12},
         "resident_bytes": 700_000_000,
     }
 

@@ -1,5 +1,7 @@
 """A replica on a tiny model: whole, or as a step loop that a test drives by hand."""
 
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from collm.clock import ManualClock
 from collm.engine.config import MemoryConfig, SchedulerConfig
 from collm.engine.plan import StepPlan
 from collm.lora.config import LoraConfig
+from collm.lora.peft_folder import save_peft
 from collm.lora.state import AdapterState
 from collm.lora.store import AdapterStore, version_id
 from collm.metrics.exporter import ReplicaMetrics
@@ -36,13 +39,14 @@ from collm.replica.inbox import (
 from collm.replica.learner import Learner
 from collm.replica.loop import StepLoop, StepReport
 from collm.replica.request_log import RequestLog
+from collm.store.data_folder import DataFolder
 from collm.training.config import JobConfig, TrainingConfig
 from collm.training.events import TrainingEvent, TrainingSnapshot
 from collm.training.job import Job
 from collm.training.trainer import Trainer
 from collm.types import Request, RequestId, SamplingParams, TokenEvent, VersionId
 from factories.checkpoints import VOCAB_SIZE
-from factories.engines import Engine
+from factories.engines import Engine, random_adapter
 
 BASE_MODEL = "tiny"
 QUANTUM_S = STEP_S = 0.001
@@ -88,6 +92,36 @@ def open_tiny_replica(checkpoint: Path, data_dir: Path, *jobs: JobConfig, **room
     """Open a real replica whose jobs, if any, learn ``CHATS``."""
     datasets = {job.adapter: CHATS for job in jobs}
     return open_replica(Checkpoint(checkpoint), settings(data_dir, *jobs, **rooms), datasets)
+
+
+def publish_on_disk(
+    checkpoint: Path, data_dir: Path, *seeds: int, adapter: str = "tutor", num_promoted: int = 0
+) -> list[AdapterState]:
+    """Leave versions 1, 2, … in a data folder, the first ``num_promoted`` promoted in turn."""
+    base = Checkpoint(checkpoint)
+    states = [random_adapter(base.spec, seed=seed) for seed in seeds]
+    with DataFolder(data_dir, max_versions=100, now_s=lambda: 0.0) as data:
+        for number, state in enumerate(states, 1):
+            published = data.versions.publish(
+                adapter,
+                str(number),
+                digest=state.digest(),
+                base_digest=base.digest,
+                rank=state.layout.rank,
+                metadata={},
+                write=lambda folder, state=state: save_peft(state, folder, BASE_MODEL),
+            )
+            if number <= num_promoted:
+                data.decisions.promote(published.version, "for a test", {})
+    return states
+
+
+def wait_until(is_true: Callable[[], Any], timeout_s: float = 60.0) -> None:
+    """Look again and again until ``is_true()``; fail the test after ``timeout_s``."""
+    deadline_s, pause = time.monotonic() + timeout_s, threading.Event()
+    while not is_true():
+        assert time.monotonic() < deadline_s, "waited in vain"
+        pause.wait(0.02)
 
 
 class InstantArchive:

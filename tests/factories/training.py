@@ -180,3 +180,10 @@ def mean_loss(decoder: Decoder, samples: Sequence[TokenSample], state: AdapterSt
     for _ in run.evaluate(lambda layer, target: tuple(f[0] for f in bank.factors(layer, target))):
         pass
     return run.loss.mean()
+
+
+def rebase(trainer: Trainer, adapter: str, old: AdapterState | None, new: AdapterState) -> None:
+    """Rebase an adapter and run the quanta that carry its shadow over."""
+    trainer.rebase(adapter, old, new)
+    while (quantum := trainer.peek()) and quantum.kind is QuantumKind.REBASE:
+        trainer.run(quantum)

@@ -1,11 +1,14 @@
 """Serving and learning in one step loop, on a tiny engine and a clock that the test owns."""
 
+from concurrent.futures import Future
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from collm.lora.store import version_id
 from collm.pacing.quanta import QuantumKind
-from collm.replica.inbox import Submit
+from collm.replica.inbox import Published, Rollback, Submit
 from collm.types import BASE
 from factories.checkpoints import tiny_checkpoint
 from factories.engines import build_engine, generate, random_adapter, random_tokens
@@ -81,45 +84,74 @@ def test_training_leaves_what_is_served_bit_identical(checkpoint):
 
 
 def with_logprobs(request):
-    from dataclasses import replace
-
     return replace(request, sampling=replace(request.sampling, logprobs=5))
 
 
+class Storm:
+    """32 streams at all times, while versions come from training, from outside, and go back."""
+
+    def __init__(self, rig, num_requests):
+        self.rig = rig
+        self.prompts = {}
+        self._num_requests = num_requests
+        self._draw = Random(1)
+        # Few different prompts, so that the prefix cache is asked for them under many versions.
+        self._pool = [random_tokens(self._draw.randint(3, 20), seed) for seed in range(6)]
+        self._running = set()
+
+    def run(self):
+        for step in range(2_000):
+            self._running = {name for name in self._running if not self.rig.has_ended(name)}
+            while len(self._running) < 32 and len(self.prompts) < self._num_requests:
+                self._submit_one()
+            if not self._running:
+                return
+            if step % 4 == 0:
+                self._publish(f"from-outside-{step}", step)
+            if step % 23 == 22:
+                self.rig.inbox.put(Rollback("tutor", Future()))
+            self.rig.step()
+        raise AssertionError(f"{self._running} have not ended")
+
+    def _submit_one(self):
+        name = f"r{len(self.prompts)}"
+        prompt, max_tokens = self._draw.choice(self._pool), self._draw.randint(4, 24)
+        self.prompts[name] = (prompt, max_tokens)
+        self._running.add(name)
+        self.rig.submit(greedy(name, prompt, "tutor", max_tokens=max_tokens))
+
+    def _publish(self, label, seed):
+        state = random_adapter(self.rig.engine.spec, seed=seed)
+        version = version_id("tutor", label)
+        self.rig.archive.states[version] = state
+        message = Published(
+            adapter="tutor",
+            version=version,
+            state=state,
+            metadata={},
+            numbers={},
+            is_local=False,
+            reply=Future(),
+        )
+        self.rig.inbox.put(message)
+
+
 def test_swap_storm_keeps_every_answer_on_the_version_that_it_began_with(checkpoint):
-    """Promotions by training every few steps, under 32 concurrent streams."""
-    rig = learning_rig(checkpoint)
-    draw, prompts = Random(1), {}
-    # Few different prompts, so that the prefix cache is asked for them under many versions.
-    pool = [random_tokens(draw.randint(3, 20), seed) for seed in range(6)]
-
-    def submit_one():
-        name = f"r{len(prompts)}"
-        prompt, max_tokens = draw.choice(pool), draw.randint(4, 40)
-        prompts[name] = (prompt, max_tokens)
-        rig.submit(greedy(name, prompt, "tutor", max_tokens=max_tokens))
-
+    rig = learning_rig(checkpoint, num_slots=12, tokens_per_step=20)
     rig.run_until(lambda: rig.store.active("tutor") is not None)
-    running: set[str] = set()
-    num_promotions = []
-    for _ in range(400):
-        running = {name for name in prompts if not rig.has_ended(name)}
-        while len(running) < 32 and len(prompts) < 200:
-            submit_one()
-            running.add(f"r{len(prompts) - 1}")
-        rig.step()
-        num_promotions.append(rig.learner.snapshot()["tutor"]["promotions"])
-        if not running:
-            break
-    assert rig.has_ended(*prompts)
+    storm = Storm(rig, num_requests=300)
+    storm.run()
     answers = {}
-    for name, (prompt, max_tokens) in prompts.items():
+    for name, (prompt, max_tokens) in storm.prompts.items():
         (version,) = rig.versions(name)
         key = (version, tuple(prompt))
         if key not in answers:
-            answers[key] = frozen_answer(checkpoint, rig, version, prompt, 40)
+            answers[key] = frozen_answer(checkpoint, rig, version, prompt, 24)
         assert rig.tokens(name) == answers[key][:max_tokens], (name, version)
-    assert len({version for version, _ in answers}) >= 10, num_promotions
+    versions = {version for version, _ in answers}
+    assert len(versions) >= 15
+    assert any("outside" in version for version in versions)
+    assert any("outside" not in version for version in versions)
     rig.engine.assert_idle()
     # Active and held stay, and perhaps one that is staged.
     assert rig.engine.bank.num_slots - rig.store.num_free_slots <= 3

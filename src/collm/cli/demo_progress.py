@@ -43,6 +43,9 @@ class Look:
     loop_seconds: Mapping[str, float]
     quanta: Mapping[str, Mapping[str, Any]]
     calibration: Mapping[str, Any]
+    token_gaps: Mapping[str, Any]
+    """Times between tokens as the server sent them. The client cannot see them all: once an
+    adapter has learned to stop, ``ignore_eos`` makes it go on with tokens without text."""
     resident_bytes: int | None
 
     @property
@@ -79,6 +82,7 @@ def read_look(numbers: Mapping[str, Any], at_s: float) -> Look:
         loop_seconds=numbers["loop_seconds"],
         quanta=numbers["quanta"],
         calibration=numbers["calibration"],
+        token_gaps=numbers["token_gaps"],
         resident_bytes=numbers["resident_bytes"],
     )
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from collm.cli.demo_progress import Look, active_version
-from collm.cli.demo_report import WINDOW, Accuracy, DemoReport, ExactMatch, Serving
+from collm.cli.demo_report import Accuracy, DemoReport, ExactMatch, Serving
 from collm.cli.demo_settings import DemoSettings
 from collm.cli.demo_text import clock_text, loss_text, milliseconds, number, percent, seconds
 from collm.metrics.attainment import Attainment
@@ -28,7 +28,8 @@ def draw_report(report: DemoReport, settings: DemoSettings) -> RenderableType:
 
 def _exact_match(report: DemoReport) -> Table:
     table = Table("Exact match", box=box.SIMPLE_HEAD)
-    for name in (f"first {WINDOW}", f"last {WINDOW}", "all"):
+    num_compared = report.exact_match.first.num_answers
+    for name in (f"first {num_compared}", f"last {num_compared}", "all"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, found in (("ten domains", report.exact_match), ("out of scope", report.out_of_scope)):
         table.add_row(name, *_accuracies(found))
@@ -73,7 +74,6 @@ def _add_serving(table: Table, serving: Serving, objectives: Objectives) -> None
     table.add_row("  TPOT alone", _attainment(serving.tpot_met))
     table.add_row("TTFT  p50 · p95 · p99 · max", _latency(serving.ttft, seconds))
     table.add_row("TPOT  p50 · p95 · p99 · max", _latency(serving.tpot, milliseconds))
-    table.add_row("Longest gap between tokens", milliseconds(serving.longest_gap_s))
     table.add_row("Output tokens/s", number(serving.output_tokens_per_s))
 
 
@@ -90,6 +90,11 @@ def _add_learning(table: Table, report: DemoReport) -> None:
 
 def _add_machine(table: Table, look: Look) -> None:
     shares = (f"{work} {percent(share)}" for work, share in look.loop_shares.items())
+    gaps = look.token_gaps
+    table.add_row(
+        "Gap between tokens  p99 · max",
+        f"{milliseconds(gaps['p99_s'])} · {milliseconds(gaps['max_s'])}",
+    )
     table.add_row("Time of the step loop", " · ".join(shares))
     slowest = max(look.quanta.items(), key=lambda item: item[1]["p99_s"], default=None)
     if slowest is not None:

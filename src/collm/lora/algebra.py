@@ -1,9 +1,11 @@
 """Linear algebra on low-rank updates ΔW = B A without forming ΔW."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from collm.lora.layout import LoraLayout
+from collm.lora.layout import Factors, LoraLayout
 from collm.lora.state import AdapterState, initialize_a_
 
 _NEGLIGIBLE = 1e-7
@@ -38,41 +40,62 @@ def truncated_product(a: Tensor, b: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return new_a, new_b
 
 
-def combine(terms: list[tuple[float, AdapterState]], layout: LoraLayout) -> AdapterState:
-    """Return Σ weight · ΔW of ``terms``, truncated to ``layout``'s rank; ranks may differ.
+Terms = Sequence[tuple[float, AdapterState]]
+"""A weighted sum of updates, as (weight, adapter); ranks may differ."""
+
+
+class Combination:
+    """Σ weight · ΔW of some terms, truncated to a layout's rank, one layer at a time.
 
     Dimensions that the sum leaves unused start as those of a new adapter do, A random and B zero:
     with both zero no gradient would ever reach them.
     """
-    generator = torch.Generator().manual_seed(0)
-    flat = torch.zeros(layout.num_parameters)
-    views = [state.layout.views(state.flat) for _, state in terms]
-    weights = [weight for weight, _ in terms]
-    for factors in zip(layout.views(flat), *views, strict=True):
-        target, sources = factors[0], factors[1:]
-        for parts in zip(target.parts(), *(source.parts() for source in sources), strict=True):
+
+    def __init__(self, terms: Terms, layout: LoraLayout) -> None:
+        self._weights = [weight for weight, _ in terms]
+        self._sources = [state.layout.views(state.flat) for _, state in terms]
+        self._generator = torch.Generator().manual_seed(0)
+        self._state = AdapterState(layout, torch.zeros(layout.num_parameters))
+        self._results = layout.views(self._state.flat)
+
+    def add_layer(self, layer: int) -> None:
+        """Compute the factors of a layer; tens of milliseconds for a small model's."""
+        num_targets = len(self._state.layout.targets)
+        for index in range(layer * num_targets, (layer + 1) * num_targets):
+            self._add_factors(self._results[index], [views[index] for views in self._sources])
+
+    def state(self) -> AdapterState:
+        """Return the sum, once every layer was added."""
+        return self._state
+
+    def _add_factors(self, result: Factors, sources: Sequence[Factors]) -> None:
+        for parts in zip(result.parts(), *(source.parts() for source in sources), strict=True):
             (_, out_a, out_b), pieces = parts[0], parts[1:]
             a = torch.cat([piece_a for _, piece_a, _ in pieces])
-            b = torch.cat(
-                [w * piece_b for w, (_, _, piece_b) in zip(weights, pieces, strict=True)], 1
-            )
-            new_a, new_b = truncated_product(a, b, layout.rank)
+            weighted = zip(self._weights, pieces, strict=True)
+            b = torch.cat([weight * piece_b for weight, (_, _, piece_b) in weighted], 1)
+            new_a, new_b = truncated_product(a, b, out_a.shape[0])
             unused = ~new_b.any(dim=0)
-            new_a[unused] = initialize_a_(new_a[unused], generator)
+            new_a[unused] = initialize_a_(new_a[unused], self._generator)
             out_a.copy_(new_a)
             out_b.copy_(new_b)
-    return AdapterState(layout, flat)
 
 
-def rebase(shadow: AdapterState, old: AdapterState | None, new: AdapterState) -> AdapterState:
-    """Carry what ``shadow`` learned since ``old`` over to ``new``: ΔW_new + (ΔW_shadow − ΔW_old).
+def combine(terms: Terms, layout: LoraLayout) -> AdapterState:
+    """Return Σ weight · ΔW of ``terms``, truncated to ``layout``'s rank."""
+    combination = Combination(terms, layout)
+    for layer in range(layout.num_layers):
+        combination.add_layer(layer)
+    return combination.state()
+
+
+def rebase_terms(shadow: AdapterState, old: AdapterState | None, new: AdapterState) -> Terms:
+    """Return ΔW_new + (ΔW_shadow − ΔW_old): what ``shadow`` learned since ``old``, upon ``new``.
 
     Args:
         shadow: The training copy.
         old: The version that it started from; ``None`` stands for ΔW = 0.
         new: The version that it shall continue from.
     """
-    terms = [(1.0, new), (1.0, shadow)]
-    if old is not None:
-        terms.append((-1.0, old))
-    return combine(terms, shadow.layout)
+    gained = ((1.0, new), (1.0, shadow))
+    return gained if old is None else (*gained, (-1.0, old))

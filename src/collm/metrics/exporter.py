@@ -169,6 +169,7 @@ class ReplicaMetrics:
 
     def observe_token_gap(self, seconds: float) -> None:
         """Count one time between two tokens of a request."""
+        self.times.add_gap(seconds)
         self._serving.token_gap.observe(seconds)
         self._serving.old_token_gap.observe(seconds)
 

@@ -24,6 +24,10 @@ class Durations:
         self.max_s = max(self.max_s, seconds)
         self._counts[_bucket(seconds)] += 1
 
+    def summary(self) -> dict[str, float | int | None]:
+        """Return count, p99 and longest time, ready for JSON."""
+        return {"count": self.num_observed, "p99_s": self.percentile_s(0.99), "max_s": self.max_s}
+
     def percentile_s(self, share: float) -> float | None:
         """Return an upper bound of the nearest-rank percentile, at most 5 % above it.
 
@@ -41,11 +45,15 @@ class Durations:
 
 
 class LoopTimes:
-    """Seconds by kind of work and durations by kind of quantum; used by one thread."""
+    """Seconds by kind of work, durations by kind of quantum, gaps between tokens.
+
+    Used by one thread.
+    """
 
     def __init__(self) -> None:
         self._seconds = {"serve": 0.0, "train": 0.0, "evaluate": 0.0, "idle": 0.0}
         self._quanta: dict[str, Durations] = {}
+        self._gaps = Durations()
 
     def add(self, work: str, seconds: float) -> None:
         """Count time spent on ``serve``, ``train``, ``evaluate`` or ``idle``."""
@@ -57,17 +65,21 @@ class LoopTimes:
             self._quanta[kind] = Durations()
         self._quanta[kind].observe(seconds)
 
+    def add_gap(self, seconds: float) -> None:
+        """Count one time between two tokens of a request."""
+        self._gaps.observe(seconds)
+
     def seconds(self) -> dict[str, float]:
         """Return the seconds so far by kind of work."""
         return dict(self._seconds)
 
     def quanta(self) -> dict[str, dict[str, float | int | None]]:
         """Return count, p99 and longest time of each kind of quantum so far, ready for JSON."""
-        return {
-            kind: {"count": times.num_observed, "p99_s": times.percentile_s(0.99),
-                   "max_s": times.max_s}
-            for kind, times in self._quanta.items()
-        }  # fmt: skip
+        return {kind: times.summary() for kind, times in self._quanta.items()}
+
+    def gaps(self) -> dict[str, float | int | None]:
+        """Return count, p99 and longest of the times between tokens so far, ready for JSON."""
+        return self._gaps.summary()
 
 
 def _bucket(seconds: float) -> int:

@@ -24,6 +24,7 @@ QUANTUM_PRIORS: Mapping[QuantumKind, tuple[float, float]] = MappingProxyType(
         QuantumKind.EVALUATE_FORWARD: (1e-3, 20e-6),
         QuantumKind.EVALUATE_LOSS: (1e-3, 400e-6),
         QuantumKind.STAGE: (1e-3, 5e-9),
+        QuantumKind.REBASE: (1e-3, 200e-9),
         QuantumKind.SNAPSHOT: (1e-3, 5e-9),
     }
 )

@@ -23,6 +23,8 @@ class QuantumKind(StrEnum):
     """Loss alone for some positions; sized in positions."""
     STAGE = "stage"
     """Copy part of an adapter version to its device slot; sized in parameters."""
+    REBASE = "rebase"
+    """Carry one layer of a shadow over to a new version; sized in parameters."""
     SNAPSHOT = "snapshot"
     """Copy part of the training state for a checkpoint; sized in parameters."""
 

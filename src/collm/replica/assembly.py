@@ -103,6 +103,25 @@ def open_replica(
         ConfigError: A setting does not fit the model or the machine.
         DataError: A job has too few usable samples.
     """
+    data = DataFolder(
+        Path(settings.replica.data_dir),
+        max_versions=settings.replica.max_versions,
+        now_s=time.time,
+    )
+    try:
+        return _wire(checkpoint, settings, datasets, data)
+    except BaseException:
+        data.close()
+        raise
+
+
+def _wire(
+    checkpoint: Checkpoint,
+    settings: ReplicaSettings,
+    datasets: Mapping[str, Conversations],
+    data: DataFolder,
+) -> Replica:
+    """Make every part and start the threads; long because a replica has many parts."""
     spec, device, clock = checkpoint.spec, torch.device("cpu"), MonotonicClock()
     if settings.replica.threads is not None:
         torch.set_num_threads(settings.replica.threads)
@@ -113,11 +132,6 @@ def open_replica(
     caches = allocate_caches(memory, spec, settings.dtype, device)
     bank = AdapterBank(
         lora_layout(spec, settings.lora.max_rank), settings.lora.num_slots, settings.dtype, device
-    )
-    data = DataFolder(
-        Path(settings.replica.data_dir),
-        max_versions=settings.replica.max_versions,
-        now_s=time.time,
     )
     library = Library(data.versions, spec, checkpoint.digest)
     inbox, deliveries = Inbox(), Deliveries()
@@ -163,6 +177,7 @@ def open_replica(
     board.show("resident_bytes", resident_bytes)
     board.show("loop_seconds", metrics.times.seconds)
     board.show("quanta", metrics.times.quanta)
+    board.show("token_gaps", metrics.times.gaps)
     board.show("calibration", lambda: _calibration(step_cost, quantum_cost))
     board.refresh()
     loop = StepLoop(

@@ -116,7 +116,7 @@ class StepLoop:
         """Step until a ``Stop`` message."""
         while not self._is_stopping:
             report = self.step()
-            if report.num_tokens == 0 and report.num_quanta == 0:
+            if report.num_tokens == 0 and report.num_quanta == 0 and not self._is_stopping:
                 self._wait()
 
     def step(self) -> StepReport:

@@ -13,7 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from collm.errors import ConfigError
-from collm.lora.algebra import combine, rebase
+from collm.lora.algebra import Combination, combine, rebase_terms
 from collm.lora.bank import AdapterBank
 from collm.lora.layout import LoraLayout
 from collm.lora.shadow import Shadow
@@ -91,6 +91,8 @@ class Job:
         self._loss_sum = 0.0
         self._unmeasured: AdapterState | None = start
         """What is served, until its loss is known."""
+        self._new_base: tuple[AdapterState | None, AdapterState] | None = None
+        """The version that the shadow comes from and the one that it is to be carried over to."""
         self._active_loss = math.inf
         self._is_ahead = False
         """Whether the shadow may differ from what is served."""
@@ -108,6 +110,8 @@ class Job:
 
     def next_program(self) -> Program | None:
         """Return what to do next; ``None`` when the job has taken all its steps."""
+        if self._new_base is not None:
+            return self._rebase(*self._new_base)
         if sum(batch.num_sample_tokens for batch in self._learned) >= self.config.tokens_per_step:
             return self._step()
         if self._learned:
@@ -131,13 +135,15 @@ class Job:
     def rebase(self, old: AdapterState | None, new: AdapterState) -> None:
         """Carry what was learned since ``old`` over to ``new``, which is served from now on.
 
-        The factors change their basis, so the optimizer's moments start anew.
+        That is the job's next program. The factors change their basis, so the optimizer's moments
+        start anew.
         """
-        self._restart(rebase(self._shadow.state(), old, new), new)
-        self._is_ahead = True
+        self.drop_gradient()
+        self._new_base = (old if self._new_base is None else self._new_base[0], new)
 
     def reset(self, state: AdapterState) -> None:
         """Continue from ``state``, served from now on, and forget what was learned beyond it."""
+        self._new_base = None
         self._restart(_fitted(state, self._shadow.layout), state)
         self._is_ahead = False
 
@@ -182,6 +188,18 @@ class Job:
         self._shadow.gradient.zero_()
         self._learned.clear()
         self._loss_sum = 0.0
+
+    def _rebase(self, old: AdapterState | None, new: AdapterState) -> Program:
+        """Carry the shadow over to ``new``, layer by layer."""
+        layout = self._shadow.layout
+        combination = Combination(rebase_terms(self._shadow.state(), old, new), layout)
+        layer_size = layout.num_parameters // layout.num_layers
+        for layer in range(layout.num_layers):
+            yield Quantum(QuantumKind.REBASE, layer_size, layer, self.name)
+            combination.add_layer(layer)
+        self._new_base = None
+        self._restart(combination.state(), new)
+        self._is_ahead = True
 
     def _learn(self) -> Program:
         """Run one micro-batch forward and backward into the gradient."""

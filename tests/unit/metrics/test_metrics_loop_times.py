@@ -37,6 +37,8 @@ def test_loop_times_sum_work_and_keep_kinds_of_quanta_apart():
     times.add("serve", 0.25)
     times.add_quantum("loss", 0.02)
     times.add_quantum("forward", 0.03)
+    times.add_gap(0.07)
+    assert times.gaps() == {"count": 1, "p99_s": 0.07, "max_s": 0.07}
     assert times.seconds() == {"serve": 0.75, "train": 0.0, "evaluate": 0.0, "idle": 0.0}
     assert times.quanta() == {
         "loss": {"count": 1, "p99_s": 0.02, "max_s": 0.02},

@@ -74,7 +74,7 @@ def test_replica_without_requests_learns_publishes_and_saves(checkpoint):
     assert len(rig.trainer.ran) < 3_000
     assert rig.archive.log[:2] == ["published a@1", "promoted a@1"]
     rig.run_until(lambda: len(rig.archive.snapshots) > 0)
-    assert len(rig.trainer.ran) < 3_000
+    assert len(rig.archive.snapshots) >= len(rig.trainer.ran) // 1_000 - 1
     assert rig.board.view.numbers["adapters"]["a"]["step"] > 0
 
 
@@ -88,12 +88,14 @@ def test_finish_ends_a_choice_and_its_blocks_return(checkpoint):
     rig.engine.assert_idle()
 
 
-def test_stop_ends_the_loop_after_its_step(checkpoint):
-    rig = rig_with_jobs(checkpoint)
-    rig.submit(greedy("r", [5, 6, 7], max_tokens=50))
+def test_stop_ends_the_loop_although_training_never_ends(rig):
+    rig.trainer.max_pause = 10_000_000
+    rig.trainer.on_run = lambda quantum: rig.inbox.put(Stop())
+    rig.loop.run()
+    assert len(rig.trainer.ran) == 1
     rig.inbox.put(Stop())
     rig.loop.run()
-    assert len(rig.tokens("r")) == 1
+    assert len(rig.trainer.ran) == 1
 
 
 def test_step_that_fails_ends_its_requests_and_the_next_ones_are_served(checkpoint):

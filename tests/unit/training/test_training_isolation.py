@@ -10,7 +10,15 @@ from collm.clock import ManualClock
 from collm.training.trainer import Trainer
 from factories.checkpoints import tiny_checkpoint
 from factories.engines import Engine, build_engine, random_tokens, teacher_forced_logits
-from factories.training import evaluations, job_config, make_job, random_state, run_until, steps
+from factories.training import (
+    evaluations,
+    job_config,
+    make_job,
+    random_state,
+    rebase,
+    run_until,
+    steps,
+)
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
@@ -41,7 +49,7 @@ def test_training_leaves_active_outputs_and_every_slot_bit_identical(engine: Eng
     job = make_job(engine.decoder, job_config(evaluate_every=2), start=states[0])
     trainer = Trainer([job], ManualClock())
     assert len(evaluations(run_until(trainer, steps(4)))) == 2
-    trainer.rebase("a", states[0], states[1])
+    rebase(trainer, "a", states[0], states[1])
     run_until(trainer, steps(2))
     assert all(torch.equal(a, b) for a, b in zip(slots, bank_tensors(engine), strict=True))
     assert torch.equal(served_logits(engine, "a"), logits[0])

@@ -188,8 +188,7 @@ def test_a_served_version_that_is_broken_is_beaten_by_anything(decoder: Decoder)
     trainer = trainer_of(job)
     start = job._shadow.state()
     broken = AdapterState(start.layout, torch.full_like(start.flat, math.nan))
-    trainer.rebase("a", None, start)
-    job._unmeasured = broken
+    job._unmeasured, job._is_ahead = broken, True
     (report,) = evaluations(run_until(trainer, evaluations))
     assert report.active_loss == math.inf
     assert report.candidate is not None

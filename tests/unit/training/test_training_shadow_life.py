@@ -18,6 +18,7 @@ from factories.training import (
     make_samples,
     mean_loss,
     random_state,
+    rebase,
     run_quanta,
     run_until,
     steps,
@@ -62,7 +63,7 @@ def test_rebase_carries_over_what_was_learned(decoder: Decoder, has_old: bool) -
     trainer = trainer_of(job)
     run_until(trainer, steps(3))
     learned = job._shadow.state()
-    trainer.rebase("a", old if has_old else None, new)
+    rebase(trainer, "a", old if has_old else None, new)
     bases = dense(old) if has_old else [torch.zeros(())] * len(dense(old))
     parts = zip(dense(new), dense(learned), bases, dense(job._shadow.state()), strict=True)
     for new_part, learned_part, old_part, rebased in parts:
@@ -81,7 +82,7 @@ def test_after_a_rebase_candidates_must_beat_the_new_version(decoder: Decoder) -
     job = make_job(decoder, start=old, held_out=held_out)
     trainer = trainer_of(job)
     run_until(trainer, steps(2))
-    trainer.rebase("a", old, new)
+    rebase(trainer, "a", old, new)
     (report,) = evaluations(run_until(trainer, evaluations))
     assert report.active_loss == pytest.approx(mean_loss(decoder, held_out, new), rel=1e-5)
     shadow_loss = mean_loss(decoder, held_out, job._shadow.state())
@@ -126,7 +127,7 @@ def test_an_optimizer_step_is_not_left_half_done(decoder: Decoder, by_layer: Non
             run_until(trainer, steps(1))
         else:
             run_quanta(trainer, lambda q, i=index: q.kind is QuantumKind.OPTIMIZER and q.index == i)
-        trainer.rebase("a", start, new)
+        rebase(trainer, "a", start, new)
         assert job.num_steps == 1
         after.append(job._shadow.state().flat)
     assert torch.equal(after[0], after[2])
