@@ -27,6 +27,7 @@ from common import Report, checkpoint_folder, make_parser, progress
 
 # isort: split
 import torch
+from torch import Tensor
 
 from collm.engine.config import MemoryConfig
 from collm.engine.memory import allocate_caches, plan_memory
@@ -48,8 +49,6 @@ from training import chats
 _MIB = 2**20
 _TIMEOUT_S = 600.0
 _LOOK_EVERY_S = 0.2
-_MIN_TRAINING_STEPS = 12
-"""Optimizer steps before looking ends: past an evaluation, and a promotion if it was better."""
 _NUM_CONCURRENT = 4
 _TRAIN = ["--train", "learned=clinc150"]
 _SERVING, _TRAINING, _RECOMPUTING = (
@@ -111,9 +110,11 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--kv-mib", type=int, default=256, help="the replica's memory.kv_cache_mib")
     parser.add_argument("--requests", type=int, default=16, help="answered while looking")
+    # By default past an evaluation, and a promotion if it was better.
+    parser.add_argument("--steps", type=int, default=12, help="optimizer steps while looking")
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.requests = _NUM_CONCURRENT
+        arguments.requests, arguments.steps = _NUM_CONCURRENT, 2
     report = Report("Resident memory", arguments)
     folder = checkpoint_folder(arguments)
     seen = {name: _look_at_script(name, folder, arguments) for name in SUBJECTS}
@@ -210,7 +211,6 @@ def _look_at_script(subject: str, folder: Path, arguments: argparse.Namespace) -
 def _look_at_replica(
     name: str, folder: Path, options: list[str], arguments: argparse.Namespace
 ) -> Memory:
-    num_steps = 2 if arguments.quick else _MIN_TRAINING_STEPS
     with (
         tempfile.TemporaryDirectory() as data_dir,
         _process([*_serve_command(folder, data_dir, arguments), *options]) as process,
@@ -220,7 +220,7 @@ def _look_at_replica(
         answers = [pool.submit(_ask, url, index) for index in range(arguments.requests)]
         memory = _watch(
             process,
-            lambda: _are_done(answers) and (not options or _num_steps(url) >= num_steps),
+            lambda: _are_done(answers) and (not options or _num_steps(url) >= arguments.steps),
         )
     progress(f"{name}: {_mib(memory.rss)} MiB")
     return memory

@@ -40,11 +40,6 @@ def open_client(checkpoint, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def states(checkpoint, tmp_path_factory):
-    return publish_on_disk(checkpoint, tmp_path_factory.mktemp("states"), 1, 2, 3)
-
-
-@pytest.fixture(scope="module")
 def shared(checkpoint, tmp_path_factory):
     """A replica of the base alone, for tests that leave nothing behind."""
     replica = open_tiny_replica(checkpoint, tmp_path_factory.mktemp("data"))
@@ -119,9 +114,7 @@ def test_chat_stream_equals_the_plain_answer(shared):
 
 def test_completion_stream_equals_the_plain_answer(shared):
     plain = complete(shared)
-    chunks = list(
-        shared.completions.create(model=BASE_MODEL, prompt=PROMPT, stream=True, **GREEDY)
-    )
+    chunks = list(shared.completions.create(model=BASE_MODEL, prompt=PROMPT, stream=True, **GREEDY))
     assert "".join(chunk.choices[0].text for chunk in chunks) == plain.choices[0].text
     assert chunks[-1].choices[0].finish_reason == "length"
 
@@ -161,6 +154,13 @@ def test_stop_string_completes_its_choice_and_the_others_go_on(open_client):
         assert choice.text == text.partition(stop)[0]
         assert choice.finish_reason == ("stop" if stop in text else "length")
     assert stopped.usage.completion_tokens < 3 * 24
+    wait_until(lambda: open_client.replica.client.snapshot()["finished"] == 2)
+
+
+def test_request_ended_by_a_stop_string_is_on_record_as_completed(open_client):
+    text = complete(open_client, max_tokens=200).choices[0].text
+    stopped = complete(open_client, max_tokens=200, stop=text[4:7])
+    assert stopped.choices[0].text == text.partition(text[4:7])[0]
     wait_until(lambda: open_client.replica.client.snapshot()["finished"] == 2)
     wait_until(lambda: used_blocks(open_client) == 0)
     counts = open_client.replica.client.metrics_text().decode()
@@ -225,8 +225,10 @@ def test_names_mean_versions_and_a_freed_one_is_404_that_lists_what_exists(versi
     for name in ("'tutor@1' does not exist", "tiny, tutor, tutor@2, tutor@3"):
         assert name in str(caught.value)
     wait_until(
-        lambda: [model.id for model in versioned.models.list()]
-        == ["tiny", "tutor", "tutor@2", "tutor@3"]
+        lambda: (
+            [model.id for model in versioned.models.list()]
+            == ["tiny", "tutor", "tutor@2", "tutor@3"]
+        )
     )
 
 
@@ -243,9 +245,9 @@ def test_rollback_and_promotion_over_http(versioned):
 
 
 def test_stream_goes_on_under_the_version_that_it_began_with(versioned):
-    alone = complete(versioned, "tutor", max_tokens=120).choices[0].text
+    alone = complete(versioned, "tutor", max_tokens=200).choices[0].text
     stream = versioned.completions.create(
-        model="tutor", prompt=PROMPT, stream=True, **(GREEDY | {"max_tokens": 120})
+        model="tutor", prompt=PROMPT, stream=True, **(GREEDY | {"max_tokens": 200})
     )
     chunks = [next(stream)]
     post(versioned, "/adapters/promote", version="tutor@2").raise_for_status()

@@ -38,6 +38,23 @@ def frozen_answer(checkpoint, rig, version, prompt, max_tokens):
     return generate(engine, [greedy("alone", prompt, model, max_tokens=max_tokens)])["alone"]
 
 
+def publish_from_outside(rig, label, seed):
+    """Ask for a random version of what the rig's job learns."""
+    state = random_adapter(rig.engine.spec, seed=seed)
+    version = version_id("tutor", label)
+    rig.archive.states[version] = state
+    message = Published(
+        adapter="tutor",
+        version=version,
+        state=state,
+        metadata={},
+        numbers={},
+        is_local=False,
+        reply=Future(),
+    )
+    rig.inbox.put(message)
+
+
 @pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
 def test_request_that_comes_in_the_midst_of_a_quantum_waits_for_that_one_alone(checkpoint, is_busy):
     """One comes in every quantum, whatever its kind; the one it comes in is the only one."""
@@ -47,6 +64,8 @@ def test_request_that_comes_in_the_midst_of_a_quantum_waits_for_that_one_alone(c
     def arrive(quantum):
         name = f"r{len(arrivals)}"
         arrivals.append((name, quantum.kind, len(rig.trainer.ran)))
+        if len(arrivals) == 100:
+            publish_from_outside(rig, "new-basis", seed=1)
         rig.inbox.put(Submit(greedy(name, random_tokens(3, len(arrivals)), max_tokens=1)))
 
     if is_busy:
@@ -107,7 +126,7 @@ class Storm:
             if not self._running:
                 return
             if step % 4 == 0:
-                self._publish(f"from-outside-{step}", step)
+                publish_from_outside(self.rig, f"from-outside-{step}", seed=step)
             if step % 23 == 22:
                 self.rig.inbox.put(Rollback("tutor", Future()))
             self.rig.step()
@@ -119,21 +138,6 @@ class Storm:
         self.prompts[name] = (prompt, max_tokens)
         self._running.add(name)
         self.rig.submit(greedy(name, prompt, "tutor", max_tokens=max_tokens))
-
-    def _publish(self, label, seed):
-        state = random_adapter(self.rig.engine.spec, seed=seed)
-        version = version_id("tutor", label)
-        self.rig.archive.states[version] = state
-        message = Published(
-            adapter="tutor",
-            version=version,
-            state=state,
-            metadata={},
-            numbers={},
-            is_local=False,
-            reply=Future(),
-        )
-        self.rig.inbox.put(message)
 
 
 def test_swap_storm_keeps_every_answer_on_the_version_that_it_began_with(checkpoint):

@@ -103,6 +103,7 @@ def open_replica(
         ConfigError: A setting does not fit the model or the machine.
         DataError: A job has too few usable samples.
     """
+    _check_slots(settings)
     data = DataFolder(
         Path(settings.replica.data_dir),
         max_versions=settings.replica.max_versions,
@@ -113,6 +114,17 @@ def open_replica(
     except BaseException:
         data.close()
         raise
+
+
+def _check_slots(settings: ReplicaSettings) -> None:
+    """Raise ``ConfigError`` when learning adapters would soon have no slot for what comes next."""
+    num_jobs = len(settings.training.jobs)
+    num_needed = 2 * num_jobs + 1
+    if num_jobs and settings.lora.num_slots < num_needed:
+        raise ConfigError(
+            f"lora.num_slots is {settings.lora.num_slots}; {num_jobs} training.jobs need at least "
+            f"{num_needed}: each one active and one held version, and one for the next to come"
+        )
 
 
 def _wire(

@@ -123,6 +123,11 @@ def test_job_beyond_the_largest_rank_is_refused(checkpoint, tmp_path):
         open_tiny_replica(checkpoint, tmp_path, learning(rank=8))
 
 
+def test_too_few_slots_for_a_job_are_refused(checkpoint, tmp_path):
+    with pytest.raises(ConfigError, match=r"lora.num_slots is 2; 1 training.jobs need at least 3"):
+        open_tiny_replica(checkpoint, tmp_path, learning(), lora=LoraConfig(num_slots=2))
+
+
 def test_replica_whose_loop_fails_is_not_alive(opened, monkeypatch, caplog):
     def fail(*_):
         raise RuntimeError("made to fail")
