@@ -19,6 +19,7 @@ from typing import Any
 
 # As the ``collm`` command has it; for the peers in the same process too. What is set stays.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ.setdefault("KMP_BLOCKTIME", "0")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -149,6 +150,7 @@ def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
         "dtype": arguments.dtype,
         "model": arguments.model,
         "OMP_WAIT_POLICY": os.environ["OMP_WAIT_POLICY"],
+        "GOMP_SPINCOUNT": os.environ["GOMP_SPINCOUNT"],
         "load average at start": os.getloadavg()[0],
     }
 

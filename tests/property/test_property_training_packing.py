@@ -41,7 +41,7 @@ def test_packed_attention_equals_each_sample_alone(
     kv = torch.randn(shape_kv, generator=generator, dtype=torch.float64).requires_grad_()
     weight = torch.randn(num_rows, NUM_HEADS * HEAD_DIM, generator=generator, dtype=torch.float64)
 
-    out = pack_attention(num_prefix, lengths, window, torch.float64).attend(q, kv)
+    out = pack_attention(num_prefix, lengths, len(q), window, torch.float64).attend(q, kv)
     grads = torch.autograd.grad((out * weight).sum(), (q, kv))
 
     expected = [alone(q[:num_prefix], kv[:num_prefix], window)] if num_prefix else []

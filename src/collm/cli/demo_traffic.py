@@ -25,6 +25,8 @@ _SPEED_UP = 60.0
 """An hour of the trace passes in a minute."""
 _MAX_PROMPT_TOKENS = 512
 _MAX_OUTPUT_TOKENS = 128
+_MAX_SCORED_TOKENS = 16
+"""The longest right answer has seven tokens."""
 
 ATTRIBUTIONS = (
     "clinc150 (CC BY 3.0): Clinc Inc.; S. Larson et al., An Evaluation Dataset for Intent "
@@ -97,7 +99,13 @@ def build_traffic(minutes: float, requests_per_s: float, seed: int) -> Traffic:
     trace = clip_lengths(trace, _MAX_PROMPT_TOKENS, _MAX_OUTPUT_TOKENS)
     task = load_samples(TASK, "test")
     filler = filler_text(load_samples(_FILLER, "test"))
-    requests = build_requests(trace, _mixed(task, seed), filler, WorkloadConfig(), seed)
+    requests = build_requests(
+        trace,
+        _mixed(task, seed),
+        filler,
+        WorkloadConfig(max_scored_tokens=_MAX_SCORED_TOKENS),
+        seed,
+    )
     use = TraceUse(
         trace=TRACE,
         start_hour=start_hour,

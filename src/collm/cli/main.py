@@ -20,8 +20,10 @@ _COMMANDS = {
 
 # Read by libraries when they are first imported. What the user has set already stays.
 _ENVIRONMENT = {
-    # Threads that spin while they wait suffer from any other load on the machine.
+    # Threads that spin while they wait suffer from any other load on the machine; a few
+    # microseconds bridge the gap between two products of a step.
     "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "1000",
     "KMP_BLOCKTIME": "0",
     # Its threads would compete with the step loop for the same cores.
     "TOKENIZERS_PARALLELISM": "false",

@@ -1,7 +1,9 @@
 """How much memory keys and values take."""
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,4 +48,9 @@ def allocate_caches(
 ) -> tuple[Tensor, ...]:
     """Return one cache per layer, [num_blocks, block_size, 2, num_kv_heads, head_dim]."""
     shape = (plan.num_blocks, plan.block_size, 2, spec.num_kv_heads, spec.head_dim)
-    return tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(spec.num_layers))
+    if device.type != "cpu":
+        return tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(spec.num_layers))
+    # Zeros that the system hands out page by page: a block takes memory when it is first written.
+    num_bytes = math.prod(shape) * dtype.itemsize
+    pages = (np.zeros(num_bytes, dtype=np.uint8) for _ in range(spec.num_layers))
+    return tuple(torch.from_numpy(page).view(dtype).view(shape) for page in pages)

@@ -53,10 +53,15 @@ class DecoderWeights:
 def load_weights(
     checkpoint: Checkpoint, spec: ModelSpec, dtype: torch.dtype, device: torch.device
 ) -> DecoderWeights:
-    """Read every tensor of ``checkpoint`` once, fuse what is computed together, and freeze it."""
-    reader = _Reader(checkpoint, dtype, device)
-    embedding = reader.tensor("model.embed_tokens.weight")
-    table = embedding if spec.tie_embeddings else reader.tensor("lm_head.weight")
+    """Read every tensor of ``checkpoint`` once, fuse what is computed together, and freeze it.
+
+    The tables stay views of the file that ``checkpoint`` maps. All else is read through a mapping
+    of its own, which ends here and takes the pages that were only copied from out of the process.
+    """
+    tables = _Reader(checkpoint, dtype, device)
+    embedding = tables.tensor("model.embed_tokens.weight")
+    table = embedding if spec.tie_embeddings else tables.tensor("lm_head.weight")
+    reader = _Reader(Checkpoint(checkpoint.folder), dtype, device)
     head = freeze_linear(table)
     return DecoderWeights(
         embedding=embedding,

@@ -20,6 +20,8 @@ from torch.nn import functional
 _FUSED_FROM = 256
 """Number of keys from which the fused kernel is used: below, plain products are several times
 faster on a CPU; above, their score matrices grow too large."""
+_LENGTH_MULTIPLE = 8
+"""Groups are padded to this, so that few different shapes occur."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +74,21 @@ class PackedAttention:
 
 
 def pack_attention(
-    num_prefix: int, lengths: Sequence[int], window: int | None, dtype: torch.dtype
+    num_prefix: int,
+    lengths: Sequence[int],
+    num_rows: int,
+    window: int | None,
+    dtype: torch.dtype,
 ) -> PackedAttention:
     """Lay out attention for samples of ``lengths`` rows each, after ``num_prefix`` shared rows.
 
     Args:
         num_prefix: Rows of the prefix that every sample begins with.
         lengths: Rows of each sample after the prefix, in row order.
+        num_rows: All rows; those after the last sample attend to nothing and come out zero.
         window: Sliding-window width of the layers; ``None`` attends to everything before.
         dtype: Compute dtype, which the masks are in.
     """
-    num_rows = num_prefix + sum(lengths)
     groups = []
     if num_prefix:
         groups.append(_make_group([0], [num_prefix], 0, num_rows, window, dtype))
@@ -105,7 +111,7 @@ def _make_group(
     window: int | None,
     dtype: torch.dtype,
 ) -> AttentionGroup:
-    length = max(lengths)
+    length = -(-max(lengths) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE
     offsets = torch.arange(length)
     rows = torch.tensor(starts).unsqueeze(1) + offsets
     is_real = offsets < torch.tensor(lengths).unsqueeze(1)

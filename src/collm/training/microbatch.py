@@ -11,6 +11,10 @@ from collm.training.samples import TokenSample
 
 _MIN_PREFIX = 8
 """Shortest common beginning worth computing once."""
+_ROW_MULTIPLE = 32
+"""Large batches are padded to this: the matrix library keeps memory for every number of rows."""
+_PADDED_FROM = 256
+"""Rows from which a batch is padded; of a smaller one the padding would be too large a share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +43,7 @@ class MicroBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Rows computed."""
+        """Rows computed, padding at the end included."""
         return self.token_ids.shape[0]
 
     @property
@@ -49,7 +53,7 @@ class MicroBatch:
 
     def attention(self, window: int | None, dtype: torch.dtype) -> PackedAttention:
         """Return which rows attend to which in layers with this sliding window."""
-        return pack_attention(self.num_prefix, self.lengths, window, dtype)
+        return pack_attention(self.num_prefix, self.lengths, self.num_tokens, window, dtype)
 
 
 def pack(samples: Sequence[TokenSample]) -> MicroBatch:
@@ -68,6 +72,9 @@ def pack(samples: Sequence[TokenSample]) -> MicroBatch:
         sample_of_target += [index] * len(supervised)
         token_ids += sample.token_ids[num_prefix : sample.num_rows]
         positions += range(num_prefix, sample.num_rows)
+    num_padding = -len(token_ids) % _ROW_MULTIPLE if len(token_ids) >= _PADDED_FROM else 0
+    token_ids += [0] * num_padding
+    positions += [0] * num_padding
     return MicroBatch(
         token_ids=torch.tensor(token_ids),
         positions=torch.tensor(positions),
