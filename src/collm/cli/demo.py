@@ -47,10 +47,10 @@ def demo(
             help="How training shares time with requests: 'latency' runs at most one piece of "
             "training between two tokens, 'objective' uses what the objectives leave over."
         ),
-    ] = "objective",
+    ] = "latency",
     requests_per_s: Annotated[
         float, typer.Option(help="Mean rate of arrivals; half of them are scored.")
-    ] = 1.6,
+    ] = 2.8,
     model: Annotated[
         str, typer.Option(help="Base model: a folder, a .gguf file, a known name or a hub id.")
     ] = DEFAULT_SOURCE,

@@ -12,7 +12,7 @@ ADAPTER = "clinc"
 TASK = "clinc150"
 
 # Evaluations read few enough samples to take a small part of training's time.
-_JOB = {"evaluate_every": 10, "max_held_out": 64}
+_JOB = {"evaluate_every": 12, "max_held_out": 64}
 _MAX_VERSIONS = 3
 _DRAIN_TIMEOUT_S = 3.0
 

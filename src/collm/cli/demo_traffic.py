@@ -10,7 +10,13 @@ from collm.workload.config import WorkloadConfig
 from collm.workload.requests import WorkloadRequest, build_requests, filler_text
 from collm.workload.samples import Sample, by_group, load_samples
 from collm.workload.traces import load_trace
-from collm.workload.transforms import clip_lengths, scale_time, slice_time, thin_keeping_bursts
+from collm.workload.transforms import (
+    clip_lengths,
+    divide_lengths,
+    scale_time,
+    slice_time,
+    thin_keeping_bursts,
+)
 
 MAX_MINUTES = 24.0
 OUT_OF_SCOPE = "oos"
@@ -23,6 +29,8 @@ _START_HOUR = 15.0
 _HOUR_S = 3600.0
 _SPEED_UP = 60.0
 """An hour of the trace passes in a minute."""
+_LENGTH_DIVISOR = 2.0
+"""Prompts and outputs are made shorter by this: the machine is smaller than the one of the trace."""
 _MAX_PROMPT_TOKENS = 512
 _MAX_OUTPUT_TOKENS = 128
 _MAX_SCORED_TOKENS = 16
@@ -61,6 +69,8 @@ class TraceUse:
     """Requests replayed: rows kept by thinning that keeps the bursts."""
     speed_up: float
     """Seconds of the trace that pass in one second."""
+    length_divisor: float
+    """What prompt and output lengths were divided by."""
     max_prompt_tokens: int
     """Longer prompts were clipped to this."""
     max_output_tokens: int
@@ -96,6 +106,7 @@ def build_traffic(minutes: float, requests_per_s: float, seed: int) -> Traffic:
             f"--requests-per-s is {requests_per_s:g}; allowed: above 0, up to {most:.1f}"
         )
     trace = thin_keeping_bursts(scale_time(hours, 1.0 / _SPEED_UP), share, seed)
+    trace = divide_lengths(trace, _LENGTH_DIVISOR)
     trace = clip_lengths(trace, _MAX_PROMPT_TOKENS, _MAX_OUTPUT_TOKENS)
     task = load_samples(TASK, "test")
     filler = filler_text(load_samples(_FILLER, "test"))
@@ -113,6 +124,7 @@ def build_traffic(minutes: float, requests_per_s: float, seed: int) -> Traffic:
         num_rows=len(hours),
         num_requests=len(requests),
         speed_up=_SPEED_UP,
+        length_divisor=_LENGTH_DIVISOR,
         max_prompt_tokens=_MAX_PROMPT_TOKENS,
         max_output_tokens=_MAX_OUTPUT_TOKENS,
         num_scored=sum(request.kind == "scored" for request in requests),

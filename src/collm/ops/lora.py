@@ -1,15 +1,15 @@
 """Unmerged LoRA for batches that mix adapters."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 from torch import Tensor
 from torch.nn import functional
 
 from collm.ops.threads import one_thread
 
-_ONE_THREAD_ROWS = 48
-"""Rows up to which a segment's products are faster without waking other threads."""
+_FEW_ROWS = 32
+"""Rows up to which a segment is computed in float32 on one thread: the matrix library's bfloat16
+products start up slowly, and waking another thread takes longer than the work."""
 
 Segment = tuple[int, int, int]
 """(first row, end row, adapter slot): consecutive rows of one adapter; the base has no segment."""
@@ -27,14 +27,19 @@ def add_lora_(
         y: Base projection [num_tokens, out_features]; changed.
         x: Layer input [num_tokens, in_features].
         segments: Disjoint runs of rows.
-        bank_a: A of all slots [num_slots, rank, in_features].
-        bank_b: Transposed B of all slots [num_slots, rank, out_features], scale folded in.
+        bank_a: A of all slots [num_slots, rank, in_features], float32.
+        bank_b: Transposed B of all slots [num_slots, rank, out_features], float32, scale folded in.
 
     Source: LoRA, arXiv 2106.09685, section 4.1.
     """
     for start, stop, slot in segments:
-        with one_thread() if stop - start <= _ONE_THREAD_ROWS else nullcontext():
-            y[start:stop].addmm_(functional.linear(x[start:stop], bank_a[slot]), bank_b[slot])
+        y_rows, x_rows = y[start:stop], x[start:stop]
+        if stop - start <= _FEW_ROWS:
+            with one_thread():
+                y_rows.add_(functional.linear(x_rows.float(), bank_a[slot]) @ bank_b[slot])
+        else:
+            a, b = bank_a[slot].to(x.dtype), bank_b[slot].to(x.dtype)
+            y_rows.addmm_(functional.linear(x_rows, a), b)
 
 
 def add_lora_reference(

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from collm.clock import MonotonicClock
+from collm.clock import Clock, MonotonicClock
 from collm.engine.blocks import BlockManager
 from collm.engine.config import MemoryConfig, SchedulerConfig
 from collm.engine.memory import allocate_caches, plan_memory
@@ -48,9 +48,13 @@ from collm.training.config import JobConfig, TrainingConfig
 from collm.training.job import Job
 from collm.training.samples import prepare_samples
 from collm.training.trainer import Trainer
-from collm.types import VersionId
+from collm.types import Request, RequestId, SamplingParams, VersionId
 
 _log = logging.getLogger(__name__)
+
+_WARM_UP_LENGTHS = (24, 200, 48, 12)
+"""Prompt lengths of the requests of a warm-up round: one in the first, one more in each."""
+_WARM_UP_ROUNDS = 4
 
 Conversations = Sequence[Sequence[Message]]
 """Training samples as chat messages, each ending with the assistant's turn."""
@@ -192,9 +196,10 @@ def _wire(
     board.show("token_gaps", metrics.times.gaps)
     board.show("calibration", lambda: _calibration(step_cost, quantum_cost))
     board.refresh()
+    runner = ModelRunner(decoder, caches, bank, eos_token_ids)
     loop = StepLoop(
         scheduler=scheduler,
-        runner=ModelRunner(decoder, caches, bank, eos_token_ids),
+        runner=runner,
         trainer=trainer,
         learner=learner,
         budget=budget,
@@ -206,6 +211,9 @@ def _wire(
         board=board,
         clock=clock,
     )
+    _warm_up(settings.base_model, scheduler, runner, step_cost, clock)
+    if settings.training.jobs:
+        weights.touch_head_gradient()
     thread = threading.Thread(target=_run, args=(loop, deliveries), name="collm-loop", daemon=True)
     client = ReplicaClient(
         base_model=settings.base_model,
@@ -236,6 +244,38 @@ def _run(loop: StepLoop, deliveries: Deliveries) -> None:
         _log.exception("the step loop failed")
     finally:
         deliveries.end()
+
+
+def _warm_up(
+    base_model: str,
+    scheduler: Scheduler,
+    runner: ModelRunner,
+    step_cost: StepCostModel,
+    clock: Clock,
+) -> None:
+    """Serve a few requests to nobody: the first steps of a process are many times slower.
+
+    The rounds after the first teach the cost model, so that the first users are paced by it.
+    """
+    for number in range(_WARM_UP_ROUNDS):
+        for length in _WARM_UP_LENGTHS[: number + 1]:
+            request = Request(
+                request_id=RequestId(f"warm-up-{number}-{length}"),
+                model=base_model,
+                # Other tokens each time, or the prefix cache would answer.
+                prompt=tuple((number + 2) * position % 97 for position in range(length)),
+                sampling=SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True),
+                arrived_at_s=clock.now_s(),
+            )
+            scheduler.add(request)
+        while scheduler.has_work:
+            started_s = clock.now_s()
+            plan = scheduler.schedule(started_s)
+            output = runner.launch(plan).result()
+            ended_s = clock.now_s()
+            if number > 0:
+                step_cost.observe(plan.load(), ended_s - started_s)
+            scheduler.update(plan, output, ended_s)
 
 
 def _restore_versions(
