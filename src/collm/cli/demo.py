@@ -103,8 +103,9 @@ def _print(
     console.print(
         f"{use.num_requests} requests of {use.trace}, hours {use.start_hour:g} to "
         f"{use.start_hour + use.num_hours:g}, {use.speed_up:g} times as fast, "
-        f"{use.num_requests} of {use.num_rows} rows; {use.num_scored} scored. Prompts clipped to "
-        f"{use.max_prompt_tokens} tokens, outputs to {use.max_output_tokens}. Seed "
+        f"{use.num_requests} of {use.num_rows} rows; {use.num_scored} scored. Lengths "
+        f"divided by {use.length_divisor:g}, prompts clipped to {use.max_prompt_tokens} tokens, "
+        f"outputs to {use.max_output_tokens}. Seed "
         f"{settings.seed}, budget {settings.budget}.",
         highlight=False,
     )

@@ -30,7 +30,7 @@ _HOUR_S = 3600.0
 _SPEED_UP = 60.0
 """An hour of the trace passes in a minute."""
 _LENGTH_DIVISOR = 2.0
-"""Prompts and outputs are made shorter by this: the machine is smaller than the one of the trace."""
+"""Prompts and outputs are made shorter by this: two cores are less than what the trace ran on."""
 _MAX_PROMPT_TOKENS = 512
 _MAX_OUTPUT_TOKENS = 128
 _MAX_SCORED_TOKENS = 16

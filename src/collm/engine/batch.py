@@ -8,7 +8,7 @@ from torch import Tensor
 from collm.engine.plan import ScheduledSequence
 from collm.model.decoder import StepBatch
 from collm.ops.attention import AttentionPlan, PrefillSpan
-from collm.ops.lora import Segment
+from collm.ops.lora import AdapterRows, Segment
 from collm.types import BASE_SLOT
 
 
@@ -39,7 +39,7 @@ class BatchBuilder:
             token_ids=torch.tensor(token_ids),
             positions=torch.tensor(positions),
             attention={window: self._attention(items, rows, window) for window in self._windows},
-            segments=_segments(items),
+            adapters=_adapter_rows(items),
             sample_rows=torch.tensor(sample_rows, dtype=torch.long),
         )
 
@@ -51,17 +51,25 @@ class BatchBuilder:
         self, items: Sequence[ScheduledSequence], cache_rows: Tensor, window: int | None
     ) -> AttentionPlan:
         decodes = [item for item in items if item.num_new_tokens == 1]
-        blocks, mask = self._decode_tables(decodes, window)
+        lengths = torch.tensor([item.first_position + 1 for item in decodes], dtype=torch.long)
+        blocks, mask = self._decode_tables(decodes, lengths, window)
         spans, row = [], len(decodes)
         for item in items[len(decodes) :]:
             spans.append(self._span(item, row, window))
             row += item.num_new_tokens
-        return AttentionPlan(cache_rows, len(decodes), blocks, mask, tuple(spans))
+        return AttentionPlan(
+            cache_rows=cache_rows,
+            num_decode=len(decodes),
+            decode_blocks=blocks,
+            decode_lengths=lengths,
+            decode_mask=mask,
+            window=window,
+            spans=tuple(spans),
+        )
 
     def _decode_tables(
-        self, decodes: Sequence[ScheduledSequence], window: int | None
+        self, decodes: Sequence[ScheduledSequence], lengths: Tensor, window: int | None
     ) -> tuple[Tensor, Tensor]:
-        lengths = torch.tensor([item.first_position + 1 for item in decodes], dtype=torch.long)
         num_blocks = -(-int(lengths.max()) // self._block_size) if decodes else 0
         tables = [item.sequence.block_table[:num_blocks] for item in decodes]
         padded = torch.tensor(
@@ -88,9 +96,10 @@ def row_order(item: ScheduledSequence) -> tuple[bool, int]:
     return item.num_new_tokens > 1, item.sequence.binding.slot
 
 
-def _segments(items: Sequence[ScheduledSequence]) -> list[Segment]:
-    """Return the runs of rows that share an adapter; rows of the bare base have none."""
+def _adapter_rows(items: Sequence[ScheduledSequence]) -> AdapterRows:
+    """Return which rows use which adapter."""
     segments: list[Segment] = []
+    slots: list[int] = []
     row = 0
     for item in items:
         assert item.sequence.binding is not None
@@ -99,8 +108,9 @@ def _segments(items: Sequence[ScheduledSequence]) -> list[Segment]:
             segments[-1] = (segments[-1][0], end, slot)
         elif slot != BASE_SLOT:
             segments.append((row, end, slot))
+        slots += [slot] * item.num_new_tokens
         row = end
-    return segments
+    return AdapterRows(segments, torch.tensor(slots, dtype=torch.int32))
 
 
 def _additive_mask(queries: Tensor, keys: Tensor, window: int | None, dtype: torch.dtype) -> Tensor:

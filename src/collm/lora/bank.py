@@ -1,7 +1,5 @@
 """Device memory for adapter versions: a fixed number of slots of one rank."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -25,11 +23,7 @@ def block_rows(factors: Factors, out: Tensor) -> None:
 
 
 class AdapterBank:
-    """Slots that hold adapter versions, padded to the bank's rank.
-
-    Values are rounded to the serving dtype and kept in float32, which products of a few rows are
-    several times faster in (``ops.lora``).
-    """
+    """Slots that hold adapter versions in the serving dtype, padded to the bank's rank."""
 
     def __init__(
         self, layout: LoraLayout, num_slots: int, dtype: torch.dtype, device: torch.device
@@ -37,9 +31,8 @@ class AdapterBank:
         """Reserve ``num_slots`` slots for adapters of up to ``layout.rank``."""
         self.layout = layout
         self.num_slots = num_slots
-        self._dtype = dtype
         self._banks: list[dict[Target, tuple[Tensor, Tensor]]] = [
-            {t.name: _reserve(t, num_slots, layout.rank, device) for t in layout.targets}
+            {t.name: _reserve(t, num_slots, layout.rank, dtype, device) for t in layout.targets}
             for _ in range(layout.num_layers)
         ]
 
@@ -67,17 +60,15 @@ class AdapterBank:
             bank_a[slot].zero_()
             bank_b[slot].zero_()
             padded = bank_a[slot].view(len(factors.target.parts), self.layout.rank, -1)
-            a = factors.a.to(self._dtype).view(-1, rank, factors.target.in_features)
-            padded[:, :rank].copy_(a)
-            rounded = replace(factors, b=factors.b.to(self._dtype))
-            block_rows(rounded, bank_b[slot])
+            padded[:, :rank].copy_(factors.a.view(-1, rank, factors.target.in_features))
+            block_rows(factors, bank_b[slot])
 
 
 def _reserve(
-    target: FusedTarget, num_slots: int, rank: int, device: torch.device
+    target: FusedTarget, num_slots: int, rank: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     rows = len(target.parts) * rank
     return (
-        torch.zeros(num_slots, rows, target.in_features, device=device),
-        torch.zeros(num_slots, rows, target.out_features, device=device),
+        torch.zeros(num_slots, rows, target.in_features, dtype=dtype, device=device),
+        torch.zeros(num_slots, rows, target.out_features, dtype=dtype, device=device),
     )

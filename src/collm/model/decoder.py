@@ -12,7 +12,8 @@ from collm.model.rope import inverse_frequencies
 from collm.model.spec import ModelSpec
 from collm.model.weights import DecoderWeights, LayerWeights
 from collm.ops.attention import AttentionPlan, paged_attention, write_kv_
-from collm.ops.lora import Segment, add_lora_
+from collm.ops.linear import FrozenLinear
+from collm.ops.lora import AdapterRows, adapted_linear
 from collm.ops.rotary import RotaryTable
 
 
@@ -34,8 +35,8 @@ class StepBatch:
     """[num_tokens]"""
     attention: Mapping[int | None, AttentionPlan]
     """One plan for each sliding-window width that the model uses; ``None`` is full attention."""
-    segments: Sequence[Segment]
-    """Runs of rows that share an adapter slot."""
+    adapters: AdapterRows
+    """Which rows use which adapter."""
     sample_rows: Tensor
     """Rows [num_samples] whose next token is wanted."""
 
@@ -62,7 +63,7 @@ class Decoder:
         x = self.weights.embedding.index_select(0, batch.token_ids)
         rotation = self.rotary.rows(batch.positions)
         for index, layer in enumerate(self.weights.layers):
-            project = _serving_projection(layer, index, batch.segments, adapters)
+            project = _serving_projection(layer, index, batch.adapters, adapters)
             cache = caches[index]
             plan = batch.attention[self.spec.sliding_windows[index]]
 
@@ -87,14 +88,12 @@ class Decoder:
 
 
 def _serving_projection(
-    layer: LayerWeights, index: int, segments: Sequence[Segment], adapters: AdapterFactors
+    layer: LayerWeights, index: int, rows: AdapterRows, adapters: AdapterFactors
 ) -> Project:
     """Return the layer's linears with the step's adapters added, unmerged."""
 
     def project(target: Target, x: Tensor) -> Tensor:
-        y: Tensor = getattr(layer, target).forward(x)
-        if segments:
-            add_lora_(y, x, segments, *adapters.factors(index, target))
-        return y
+        linear: FrozenLinear = getattr(layer, target)
+        return adapted_linear(linear, x, rows, *adapters.factors(index, target))
 
     return project

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from collm.ops.native import library as native
+
 
 @dataclass(frozen=True, slots=True)
 class PrefillSpan:
@@ -34,8 +36,12 @@ class AttentionPlan:
     num_decode: int
     decode_blocks: Tensor
     """Block ids [num_decode, max_blocks], padded with block 0."""
+    decode_lengths: Tensor
+    """Keys of each decode row, its own included [num_decode], int64."""
     decode_mask: Tensor
-    """Additive mask [num_decode, 1, 1, max_blocks * block_size]."""
+    """The same with the window as an additive mask [num_decode, 1, 1, max_blocks * block_size]."""
+    window: int | None
+    """Keys a row may look back on, itself included; ``None`` for all."""
     spans: tuple[PrefillSpan, ...]
 
 
@@ -61,10 +67,26 @@ def paged_attention(q: Tensor, kv: Tensor, cache: Tensor, plan: AttentionPlan) -
     num_tokens, num_heads, head_dim = q.shape
     parts = []
     if plan.num_decode:
-        parts.append(_decode(q[: plan.num_decode], cache, plan))
+        decode = _decode_natively if can_decode_natively(cache) else _decode
+        parts.append(decode(q[: plan.num_decode], cache, plan))
     parts += [_prefill(q, kv, cache, span) for span in plan.spans]
     out = parts[0] if len(parts) == 1 else torch.cat(parts)
     return out.view(num_tokens, num_heads * head_dim)
+
+
+def can_decode_natively(cache: Tensor) -> bool:
+    """Return whether this project's own kernel reads such a cache, here."""
+    return (
+        cache.device.type == "cpu"
+        and cache.dtype == torch.bfloat16
+        and cache.shape[-1] % native.COLUMNS == 0
+        and native.is_available()
+    )
+
+
+def _decode_natively(q: Tensor, cache: Tensor, plan: AttentionPlan) -> Tensor:
+    """Attend one query row per sequence to keys where they lie."""
+    return native.decode_attention(q, cache, plan.decode_blocks, plan.decode_lengths, plan.window)
 
 
 def _decode(q: Tensor, cache: Tensor, plan: AttentionPlan) -> Tensor:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from collm.ops.native import library as native
+
 
 class FrozenLinear(Protocol):
     """``y = x Wᵀ + b`` with weights that never change and take no gradient."""
@@ -75,6 +77,45 @@ class PackedLinear:
         return dy @ weight
 
 
+class NativeLinear:
+    """Weights in the layout of this project's own kernels (``ops.native``), on CPUs that run them.
+
+    The plain layout is not kept; the input gradient unpacks the layer for the duration of the call.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Pack ``weight`` [out_features, in_features], bfloat16; keep ``bias`` as it is."""
+        self._packed = native.pack(weight)
+        self._bias = bias
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes held by the weights."""
+        return self._packed.numel() * self._packed.element_size()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x Wᵀ + b``."""
+        return native.linear(x, self._packed, self._bias)
+
+    def forward_adapted(self, x: Tensor, slots: Tensor, bank_a: Tensor, bank_b: Tensor) -> Tensor:
+        """Return ``x Wᵀ + b`` plus each row's adapter output; see ``ops.lora.adapted_linear``."""
+        return native.linear(x, self._packed, self._bias, slots, bank_a, bank_b)
+
+    def input_grad(self, dy: Tensor) -> Tensor:
+        """Return ``dy W``."""
+        return dy @ native.unpack(self._packed)
+
+
+def can_run_native(weight: Tensor) -> bool:
+    """Return whether this project's own kernels take such a weight, here."""
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.bfloat16
+        and all(size % native.COLUMNS == 0 for size in weight.shape)
+        and native.is_available()
+    )
+
+
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
     """Return whether this torch build and CPU run packed bfloat16 linears natively."""
     return (
@@ -87,6 +128,8 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
 
 def freeze_linear(weight: Tensor, bias: Tensor | None = None) -> FrozenLinear:
     """Return the fastest frozen linear for the weight's dtype and device."""
+    if can_run_native(weight):
+        return NativeLinear(weight, bias)
     if can_pack(weight.dtype, weight.device):
         return PackedLinear(weight, bias)
     return DenseLinear(weight, bias)

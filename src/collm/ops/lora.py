@@ -1,18 +1,53 @@
 """Unmerged LoRA for batches that mix adapters."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn import functional
 
+from collm.ops.linear import FrozenLinear, NativeLinear
 from collm.ops.threads import one_thread
 
-_FEW_ROWS = 32
-"""Rows up to which a segment is computed in float32 on one thread: the matrix library's bfloat16
-products start up slowly, and waking another thread takes longer than the work."""
+_FUSED_ROWS = 32
+"""Rows up to which the native kernel adds adapters itself; more are faster as products."""
+_ONE_THREAD_ROWS = 48
+"""Rows up to which a segment's products are faster without waking other threads."""
 
 Segment = tuple[int, int, int]
 """(first row, end row, adapter slot): consecutive rows of one adapter; the base has no segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterRows:
+    """Which rows of a step use which adapter, in the two forms that kernels read."""
+
+    segments: Sequence[Segment]
+    """Disjoint runs of rows; rows of the bare base are in none."""
+    slots: Tensor
+    """Adapter slot of each row [num_tokens], int32; -1 for the bare base."""
+
+
+def adapted_linear(
+    linear: FrozenLinear, x: Tensor, rows: AdapterRows, bank_a: Tensor, bank_b: Tensor
+) -> Tensor:
+    """Return ``x Wᵀ + b`` plus each row's adapter output, unmerged.
+
+    Args:
+        linear: The frozen base projection.
+        x: Layer input [num_tokens, in_features].
+        rows: The rows' adapters.
+        bank_a: A of all slots [num_slots, rank, in_features].
+        bank_b: Transposed B of all slots [num_slots, rank, out_features], scale folded in.
+    """
+    if not rows.segments:
+        return linear.forward(x)
+    if isinstance(linear, NativeLinear) and x.shape[0] <= _FUSED_ROWS:
+        return linear.forward_adapted(x, rows.slots, bank_a, bank_b)
+    y = linear.forward(x)
+    add_lora_(y, x, rows.segments, bank_a, bank_b)
+    return y
 
 
 def add_lora_(
@@ -27,19 +62,14 @@ def add_lora_(
         y: Base projection [num_tokens, out_features]; changed.
         x: Layer input [num_tokens, in_features].
         segments: Disjoint runs of rows.
-        bank_a: A of all slots [num_slots, rank, in_features], float32.
-        bank_b: Transposed B of all slots [num_slots, rank, out_features], float32, scale folded in.
+        bank_a: A of all slots [num_slots, rank, in_features].
+        bank_b: Transposed B of all slots [num_slots, rank, out_features], scale folded in.
 
     Source: LoRA, arXiv 2106.09685, section 4.1.
     """
     for start, stop, slot in segments:
-        y_rows, x_rows = y[start:stop], x[start:stop]
-        if stop - start <= _FEW_ROWS:
-            with one_thread():
-                y_rows.add_(functional.linear(x_rows.float(), bank_a[slot]) @ bank_b[slot])
-        else:
-            a, b = bank_a[slot].to(x.dtype), bank_b[slot].to(x.dtype)
-            y_rows.addmm_(functional.linear(x_rows, a), b)
+        with one_thread() if stop - start <= _ONE_THREAD_ROWS else nullcontext():
+            y[start:stop].addmm_(functional.linear(x[start:stop], bank_a[slot]), bank_b[slot])
 
 
 def add_lora_reference(

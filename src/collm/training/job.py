@@ -285,7 +285,7 @@ class Job:
 
         def operand(layer: int, target: Target) -> tuple[Tensor, Tensor]:
             a, b = bank.factors(layer, target)
-            return a[0].to(self._dtype), b[0].to(self._dtype)
+            return a[0], b[0]
 
         loss = yield from self._held_out_loss(operand)
         return loss if math.isfinite(loss) else math.inf

@@ -66,7 +66,7 @@ def test_bank_counts_its_bytes():
         t for n in range(SPEC.num_layers) for name in ("qkv", "o", "gate_up", "down")
         for t in bank.factors(n, name)
     ]  # fmt: skip
-    assert bank.num_bytes == sum(t.numel() * 4 for t in tensors)
+    assert bank.num_bytes == sum(t.numel() * 2 for t in tensors)
 
 
 def test_a_new_adapter_changes_nothing_and_repeats_by_seed():

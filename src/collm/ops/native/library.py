@@ -1,0 +1,152 @@
+"""The compiled kernels as functions on tensors.
+
+The library has a plain C interface, so it does not depend on the version of torch or Python that
+built it. Where it is missing, or the CPU lacks an instruction, ``is_available`` says so and callers
+keep to torch.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+COLUMNS = 32
+"""Output columns of a packed block; features must be multiples of it."""
+
+_POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    """Return the loaded library, or ``None`` if it is not there or this CPU cannot run it."""
+    for path in sorted(Path(__file__).parent.glob("_kernels*.so")):
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError:
+            continue
+        library.collm_supported.restype = ctypes.c_int
+        if library.collm_supported():
+            _declare(library)
+            return library
+    return None
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    linear, attention = library.collm_linear, library.collm_decode_attention
+    linear.restype = attention.restype = None
+    linear.argtypes = [*[_POINTER] * 4, *[_SIZE] * 3, *[_POINTER] * 3, _SIZE, ctypes.c_int]
+    attention.argtypes = [
+        _POINTER, _SIZE, _POINTER, _POINTER, _SIZE, _POINTER, _POINTER, *[_SIZE] * 6,
+        ctypes.c_float, ctypes.c_int,
+    ]  # fmt: skip
+
+
+def is_available() -> bool:
+    """Return whether the kernels can be called here."""
+    return _library() is not None
+
+
+def pack(weight: Tensor) -> Tensor:
+    """Return bfloat16 ``weight`` [out_features, in_features] as the kernels read it.
+
+    Pairs of inputs are interleaved over 32 outputs, so that a product streams through memory:
+    int32 [out_features / 32, in_features / 2, 32], a pair in each element.
+    """
+    out_features, in_features = weight.shape
+    as_pairs = weight.contiguous().view(torch.int32)
+    blocks = as_pairs.view(out_features // COLUMNS, COLUMNS, in_features // 2)
+    return blocks.permute(0, 2, 1).contiguous()
+
+
+def unpack(packed: Tensor) -> Tensor:
+    """Return the weight [out_features, in_features] that ``pack`` was given."""
+    num_blocks, depth, _ = packed.shape
+    rows = packed.permute(0, 2, 1).contiguous().view(num_blocks * COLUMNS, depth)
+    return rows.view(torch.bfloat16)
+
+
+def linear(
+    x: Tensor,
+    packed: Tensor,
+    bias: Tensor | None,
+    slots: Tensor | None = None,
+    bank_a: Tensor | None = None,
+    bank_b: Tensor | None = None,
+) -> Tensor:
+    """Return ``x Wᵀ + b``, plus each row's adapter output.
+
+    Args:
+        x: [num_tokens, in_features], bfloat16.
+        packed: W as ``pack`` gives it.
+        bias: [out_features], or ``None``.
+        slots: Adapter slot of each row [num_tokens], int32, -1 for none; ``None``: no adapters.
+        bank_a: A of all slots [num_slots, rank, in_features], bfloat16.
+        bank_b: Bᵀ of all slots [num_slots, rank, out_features], bfloat16.
+    """
+    library = _library()
+    assert library is not None
+    x = x.contiguous()
+    out_features = packed.shape[0] * COLUMNS
+    y = x.new_empty(x.shape[0], out_features)
+    library.collm_linear(
+        x.data_ptr(),
+        packed.data_ptr(),
+        _address(bias),
+        y.data_ptr(),
+        x.shape[0],
+        x.shape[1],
+        out_features,
+        _address(slots),
+        _address(bank_a),
+        _address(bank_b),
+        0 if bank_a is None else bank_a.shape[1],
+        torch.get_num_threads(),
+    )
+    return y
+
+
+def decode_attention(
+    q: Tensor, cache: Tensor, blocks: Tensor, lengths: Tensor, window: int | None
+) -> Tensor:
+    """Return the attention of one new token per row [num_rows, num_heads, head_dim].
+
+    Args:
+        q: Queries [num_rows, num_heads, head_dim], bfloat16; rows may lie apart.
+        cache: [num_blocks, block_size, 2, num_kv_heads, head_dim], bfloat16.
+        blocks: Block ids [num_rows, max_blocks], int64.
+        lengths: Keys of each row, its own included [num_rows], int64.
+        window: Keys a row may look back on, itself included; ``None`` for all.
+    """
+    library = _library()
+    assert library is not None
+    num_rows, num_heads, head_dim = q.shape
+    if q.stride()[1:] != (head_dim, 1):
+        q = q.contiguous()
+    out = q.new_empty(num_rows, num_heads, head_dim)
+    library.collm_decode_attention(
+        q.data_ptr(),
+        q.stride(0),
+        cache.data_ptr(),
+        blocks.data_ptr(),
+        blocks.shape[1],
+        lengths.data_ptr(),
+        out.data_ptr(),
+        num_rows,
+        num_heads,
+        cache.shape[3],
+        head_dim,
+        cache.shape[1],
+        window or 0,
+        head_dim**-0.5,
+        torch.get_num_threads(),
+    )
+    return out
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    if tensor is None:
+        return None
+    assert tensor.is_contiguous()
+    return tensor.data_ptr()
