@@ -44,8 +44,8 @@ def demo(
     budget: Annotated[
         BudgetName,
         typer.Option(
-            help="How training shares time with requests: 'latency' runs at most one piece of "
-            "training between two tokens, 'objective' uses what the objectives leave over."
+            help="How training shares time with requests: 'latency' trains for 40 ms at most "
+            "between two tokens, 'objective' for as long as the objectives leave over."
         ),
     ] = "latency",
     requests_per_s: Annotated[

@@ -68,7 +68,7 @@ def server_settings(settings: DemoSettings) -> dict[str, Any]:
             "tpot_s": settings.objectives.tpot_s,
         },
         "training": {
-            "jobs": [{"adapter": ADAPTER, "data": TASK, "seed": settings.seed, **_JOB}],
+            "jobs": [{"adapter": ADAPTER, "data": TASK, **_JOB}],
         },
         "server": {
             "host": "127.0.0.1",

@@ -10,7 +10,7 @@ from collm.workload.samples import load_samples
 
 
 def with_jobs(config: CollmConfig, named: list[str]) -> CollmConfig:
-    """Return ``config`` with a job of default settings for each ``NAME=DATA``.
+    """Return ``config`` with a job of default settings for each ``NAME=DATA``, all jobs seeded.
 
     Raises:
         ConfigError: An entry has another form, or names an adapter that learns already.
@@ -20,8 +20,9 @@ def with_jobs(config: CollmConfig, named: list[str]) -> CollmConfig:
         adapter, _, data = entry.partition("=")
         if not adapter or not data:
             raise ConfigError(f"--train {entry!r}: give NAME=DATA, as in support=chats.jsonl")
-        jobs.append(JobConfig(adapter=adapter, data=data, seed=config.seed))
-    training: TrainingConfig = replace(config.training, jobs=tuple(jobs))
+        jobs.append(JobConfig(adapter=adapter, data=data))
+    seeded = tuple(replace(job, seed=job.seed + config.seed) for job in jobs)
+    training: TrainingConfig = replace(config.training, jobs=seeded)
     return replace(config, training=training)
 
 

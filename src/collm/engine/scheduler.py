@@ -78,6 +78,8 @@ class Scheduler:
         self._prefill_limit = prefill_limit
         self._eos_token_ids = eos_token_ids
         self._max_model_len = max_model_len
+        self.num_preemptions = 0
+        """How often a sequence lost its blocks to an earlier one."""
         self._max_len = min(max_model_len, blocks.num_blocks * blocks.block_size)
         self._max_step_tokens = config.max_step_tokens
         # With no more sequences than tokens in a step, every decode has its place in every step.
@@ -304,6 +306,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self._blocks.free(sequence)
         sequence.num_preemptions += 1
+        self.num_preemptions += 1
         self._waiting.push(sequence)
 
     def _advance(self, item: ScheduledSequence) -> None:

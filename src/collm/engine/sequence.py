@@ -67,6 +67,7 @@ class Sequence:
             num_output_tokens=self.num_output_tokens,
             num_remaining_prefill=self.num_remaining,
             num_context_tokens=self.num_computed_tokens,
+            first_token_at_s=self.first_token_at_s,
             last_token_at_s=self.last_token_at_s,
             is_running=is_running,
         )

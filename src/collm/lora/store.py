@@ -6,7 +6,7 @@ slot is free. Requests can name a version from its promotion until it is freed o
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from collm.errors import AdapterError, UnknownAdapterError
 from collm.lora.bank import AdapterBank
@@ -26,14 +26,11 @@ class _Loaded:
     adapter: str
     slot: int
     state: AdapterState
+    digest: str
     metadata: dict[str, str]
     num_pins: int = 0
     is_public: bool = False
     """Whether requests can name it: it was promoted, and its adapter not unloaded since."""
-    digest: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.digest = self.state.digest()
 
 
 class AdapterStore:
@@ -135,31 +132,34 @@ class AdapterStore:
         version: VersionId,
         state: AdapterState,
         metadata: dict[str, str] | None = None,
+        digest: str | None = None,
     ) -> bool:
         """Copy ``state`` into a free slot, to be promoted; return ``False`` when none is free.
 
         A version staged before and not yet promoted gives way to this one, unless there is no slot
         for it even so. A version that is loaded already is kept until it is promoted or replaced.
+        ``digest`` is the state's, for callers that know it: hashing takes milliseconds.
 
         Raises:
             AdapterError: The state cannot be served here, ``version`` is not ``ADAPTER@LABEL``, or
                 it is loaded with other content.
         """
-        self.check(adapter, state)
         if not version.startswith(f"{adapter}@") or version == f"{adapter}@":
             raise AdapterError(f"version {version!r} must be named {adapter}@LABEL")
         known = self._loaded.get(version)
+        if known is None and not self._free_slots and not self._staged_gives_slot(adapter):
+            return False
+        self.check(adapter, state)
+        digest = digest or state.digest()
         if known is not None:
-            if known.digest != state.digest():
+            if known.digest != digest:
                 raise AdapterError(f"version {version} exists already with other content")
             self._replace_staged(adapter, version)
             return True
-        if not self._free_slots and not self._staged_gives_slot(adapter):
-            return False
         self._replace_staged(adapter, None)
         slot = self._free_slots.pop()
         self._bank.load(slot, state)
-        self._loaded[version] = _Loaded(adapter, slot, state, metadata or {})
+        self._loaded[version] = _Loaded(adapter, slot, state, digest, metadata or {})
         self._staged[adapter] = version
         return True
 

@@ -7,11 +7,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from collm.model.layers import Project, Target, attention_half, mlp_half, rms_norm
+from collm.model.layers import Project, Target, attention_half, mlp_half
 from collm.model.rope import inverse_frequencies
 from collm.model.spec import ModelSpec
 from collm.model.weights import DecoderWeights, LayerWeights
 from collm.ops.attention import AttentionPlan, paged_attention, write_kv_
+from collm.ops.elementwise import rms_norm
 from collm.ops.linear import FrozenLinear
 from collm.ops.lora import AdapterRows, adapted_linear
 from collm.ops.rotary import RotaryTable

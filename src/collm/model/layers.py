@@ -9,10 +9,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from collm.model.spec import ModelSpec
 from collm.model.weights import LayerWeights
+from collm.ops.elementwise import gelu_tanh_mul, rms_norm, silu_mul
 from collm.ops.rotary import rotate
 
 Target = Literal["qkv", "o", "gate_up", "down"]
@@ -54,20 +54,5 @@ def attention_half(
 def mlp_half(x: Tensor, layer: LayerWeights, spec: ModelSpec, project: Project) -> Tensor:
     """Return the residual stream [num_tokens, hidden_size] after a layer's gated MLP."""
     h = rms_norm(x, layer.mlp_norm, spec.rms_norm_eps)
-    gate, up = project("gate_up", h).chunk(2, dim=-1)
-    return x + project("down", activate(gate, spec) * up)
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Normalize the last dimension by its root mean square.
-
-    Source: arXiv 1910.07467, equation 4.
-    """
-    return functional.rms_norm(x, weight.shape, weight, eps)
-
-
-def activate(gate: Tensor, spec: ModelSpec) -> Tensor:
-    """Apply the MLP's activation."""
-    if spec.activation == "silu":
-        return functional.silu(gate)
-    return functional.gelu(gate, approximate="tanh")
+    gated_mul = silu_mul if spec.activation == "silu" else gelu_tanh_mul
+    return x + project("down", gated_mul(project("gate_up", h)))

@@ -51,7 +51,7 @@ class DecoderWeights:
 
     def touch_head_gradient(self) -> None:
         """Bring the table's pages in, so that the first loss does not wait for the disk."""
-        self.head_gradient.input_grad(self.embedding.new_zeros(1, self.embedding.shape[0]))
+        self.head_gradient.input_grad(self.embedding.new_zeros(32, self.embedding.shape[0]))
 
 
 def load_weights(

@@ -51,6 +51,9 @@ def write_kv_(cache: Tensor, kv: Tensor, cache_rows: Tensor) -> None:
     The cache stays finite: a masked key still takes part in products with weight 0, so a NaN that
     an adapter left in a block would reach whichever request gets the block next.
     """
+    if native.can_take(kv):
+        native.write_rows_(cache.view(-1, kv[0].numel()), kv.flatten(1), cache_rows)
+        return
     cache.view(-1, *kv.shape[1:]).index_copy_(0, cache_rows, kv.nan_to_num(0.0, 0.0, 0.0))
 
 

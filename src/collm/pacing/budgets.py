@@ -87,6 +87,7 @@ class ObjectiveBudget:
         self._now_s = 0.0
         self._last_ran_at_s = -math.inf
         self._num_ran = 0
+        self._ran_s = 0.0
         self._has_prefill = False
 
     def begin(
@@ -102,6 +103,7 @@ class ObjectiveBudget:
         self._credit.accrue(now_s)
         self._now_s = now_s
         self._num_ran = 0
+        self._ran_s = 0.0
         outlook = IDLE
         if progress:
             outlook = look_ahead(
@@ -131,6 +133,7 @@ class ObjectiveBudget:
         self._credit.accrue(now_s)
         self._now_s = self._last_ran_at_s = now_s
         self._num_ran += 1
+        self._ran_s += seconds
 
     def _is_free(self, quantum: Quantum) -> bool:
         """Whether serving does not notice the quantum."""
@@ -153,16 +156,18 @@ class ObjectiveBudget:
 
 
 class LatencyBudget(ObjectiveBudget):
-    """Keeps tokens fast: at most one quantum between two steps while anything is served.
+    """Keeps tokens fast: between two steps training takes ``max_quantum_s`` at most.
 
     Whoever chooses it wants tokens about as fast as without training, not merely within the
-    objectives: a token waits for one quantum at most, however much slack there is. That one must
-    still fit in the slack, for the tighter mode should not miss what the looser one meets. More
-    run only when nothing runs or waits, or on credit.
+    objectives: a token waits for the time of one longest quantum, however much slack there is, be
+    it spent on one quantum or on several short ones. Each must still fit in the slack, for the
+    tighter mode should not miss what the looser one meets. More runs only when nothing is served,
+    or on credit.
     """
 
     def _is_free(self, quantum: Quantum) -> bool:
-        return self._num_ran == 0 and super()._is_free(quantum)
+        fits = self._num_ran == 0 or self._ran_s + self._bound_s(quantum) <= self._max_quantum_s
+        return fits and super()._is_free(quantum)
 
 
 def make_budget(

@@ -40,8 +40,8 @@ class PacingConfig:
     """How serving and training share one replica's time."""
 
     budget: BudgetName = "latency"
-    """``latency`` runs at most one quantum between two steps while anything is served,
-    ``objective`` as many as the objectives leave room for."""
+    """``latency`` trains for at most ``max_quantum_ms`` between two steps while anything is served,
+    ``objective`` for as long as the objectives leave room."""
     ttft_s: float = DEFAULT_TTFT_S
     """Objective for the time from arrival to the first token, in seconds."""
     tpot_s: float = DEFAULT_TPOT_S

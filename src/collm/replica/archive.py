@@ -73,10 +73,11 @@ class Archive:
 
         def write() -> None:
             label = str(self._data.versions.next_number(adapter))
+            digest = state.digest()
             self._data.versions.publish(
                 adapter,
                 label,
-                digest=state.digest(),
+                digest=digest,
                 base_digest=self._base_digest,
                 rank=state.layout.rank,
                 metadata=metadata,
@@ -90,6 +91,7 @@ class Archive:
                     metadata=metadata,
                     numbers=numbers,
                     is_local=True,
+                    digest=digest,
                 )
             )
 
@@ -106,6 +108,8 @@ class Archive:
 
         def write() -> None:
             self._data.decisions.promote(published.version, reason, published.numbers)
+            if not published.is_local:
+                self._data.checkpoints.discard(published.adapter)
             self._inbox.put(Promoted(published))
 
         def failed(error: Exception) -> None:
@@ -113,14 +117,19 @@ class Archive:
 
         self._tasks.put(_Task(write, failed))
 
-    def record_rollback(self, version: VersionId, then: Callable[[Exception | None], None]) -> None:
+    def record_rollback(
+        self, adapter: str, version: VersionId, then: Callable[[Exception | None], None]
+    ) -> None:
         """Write the return to ``version``, which is in force already.
+
+        The training state on disk goes with it: it would bring back what was taken back.
 
         ``then`` is called in the archive's thread, with what went wrong if it was not written.
         """
 
         def write() -> None:
             self._data.decisions.rollback(version, "asked for", {})
+            self._data.checkpoints.discard(adapter)
             then(None)
 
         self._tasks.put(_Task(write, then))

@@ -157,7 +157,7 @@ def _wire(
         enable_prefix_cache=settings.scheduler.enable_prefix_cache,
     )
     adapters = AdapterStore(bank, settings.base_model, blocks.evict_version)
-    metrics = ReplicaMetrics(settings.base_model, settings.pacing.objectives)
+    metrics = ReplicaMetrics(settings.base_model, settings.pacing)
     _restore_versions(adapters, data, library, metrics)
     for job in settings.training.jobs:
         adapters.announce(job.adapter)
@@ -185,9 +185,10 @@ def _wire(
         min_promotion_interval_s=settings.replica.min_promotion_interval_s,
         checkpoint_interval_s=settings.training.checkpoint_interval_s,
     )
-    log = RequestLog(metrics, settings.pacing.objectives, credit)
+    log = RequestLog(metrics, settings.pacing, credit)
     board.show("finished", lambda: log.num_finished)
     board.show("failed", lambda: log.num_failed)
+    board.show("mixed", lambda: log.num_mixed)
     board.show("adapters", learner.snapshot)
     board.show("weight_bytes", lambda: weights.num_bytes)
     board.show("resident_bytes", resident_bytes)

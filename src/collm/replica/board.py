@@ -44,6 +44,7 @@ class Board:
         self._clock = clock
         self._sources: dict[str, Callable[[], Any]] = {}
         self._refreshed_at_s = 0.0
+        self._num_preemptions = 0
         self.view = View()
 
     def show(self, name: str, source: Callable[[], Any]) -> None:
@@ -60,6 +61,8 @@ class Board:
         scheduler, blocks = self._scheduler, self._blocks
         num_used = blocks.num_blocks - blocks.num_free
         self._refreshed_at_s = self._clock.now_s()
+        self._metrics.preempted(scheduler.num_preemptions - self._num_preemptions)
+        self._num_preemptions = scheduler.num_preemptions
         self._metrics.set_queue(scheduler.num_running, scheduler.num_waiting)
         self._metrics.set_cache_usage(num_used, blocks.num_blocks)
         self.view = View(

@@ -45,6 +45,8 @@ class Published:
     """What speaks for it, for the record of the decision."""
     is_local: bool
     """Whether it is a copy of this replica's own shadow, which then simply trains on."""
+    digest: str | None = None
+    """The state's digest, if it was taken already."""
     reply: "Future[VersionInfo] | None" = None
     """Told when the version is active, or why it never will be."""
 

@@ -103,8 +103,9 @@ class Learner:
             self._trainer.request_snapshots()
         for adapter, progress in self._progress.items():
             self._publish_candidate(adapter, progress, now_s)
-            if progress.staged is not None and not progress.is_recording:
-                self._stage(progress, progress.staged)
+            staged = progress.staged
+            if staged is not None and not progress.is_recording and now_s >= progress.not_before_s:
+                self._stage(progress, staged)
 
     def published(self, message: Published) -> None:
         """Stage a version that is on disk, as soon as a slot is free."""
@@ -160,9 +161,10 @@ class Learner:
         progress.is_recording = False
         if progress.staged is not message.published:
             return
-        progress.staged = None
         progress.not_before_s = self._clock.now_s() + _RETRY_S
-        _refuse(message.published, f"the decision could not be written: {message.error}")
+        if not message.published.is_local:
+            progress.staged = None
+            _refuse(message.published, f"the decision could not be written: {message.error}")
 
     def roll_back(self, message: Rollback) -> None:
         """Return to the version before, in serving at once and in training with it."""
@@ -187,7 +189,11 @@ class Learner:
             note = f"{version} is active again, but a restart would undo that: {error}"
             tell(message.reply, info if error is None else CollmError(note))
 
-        self._archive.record_rollback(version, then)
+        self._archive.record_rollback(message.adapter, version, then)
+
+    def save(self) -> None:
+        """Hand every job's state to the archive, for the replica is about to end."""
+        self.handle(self._trainer.snapshot_now())
 
     def training_failed(self, adapter: str, error: Exception) -> None:
         """Go on without an adapter's training; what it has published stays."""
@@ -237,7 +243,7 @@ class Learner:
         report = progress.candidate
         if report is None or report.candidate is None:
             return
-        is_busy = progress.publishing is not None or progress.staged is not None
+        is_busy = progress.publishing is not None or progress.is_recording
         if is_busy or now_s < progress.not_before_s:
             return
         progress.candidate, progress.publishing = None, report
@@ -253,7 +259,11 @@ class Learner:
     def _stage(self, progress: _Progress, message: Published) -> None:
         try:
             is_staged = self._adapters.try_stage(
-                message.adapter, message.version, message.state, dict(message.metadata)
+                message.adapter,
+                message.version,
+                message.state,
+                dict(message.metadata),
+                message.digest,
             )
         except CollmError as error:
             progress.staged = None

@@ -47,5 +47,6 @@ class Library:
             metadata=published.metadata,
             numbers={},
             is_local=False,
+            digest=published.digest,
             reply=reply,
         )

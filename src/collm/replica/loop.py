@@ -33,8 +33,6 @@ from collm.types import TokenEvent
 
 _log = logging.getLogger(__name__)
 
-_MAX_QUANTA = 16
-"""Most quanta of one iteration: an idle replica would train on, and never come to what follows."""
 _IDLE_WAIT_S = 0.25
 """Longest sleep with nothing to serve or learn; messages end it."""
 _EVALUATION = frozenset({QuantumKind.EVALUATE_FORWARD, QuantumKind.EVALUATE_LOSS})
@@ -190,6 +188,7 @@ class StepLoop:
             self._send(events)
 
     def _wait(self) -> None:
+        self._scheduler.check()
         started_s = self._clock.now_s()
         self._inbox.wait(_IDLE_WAIT_S)
         self._metrics.observe_idle(self._clock.now_s() - started_s)

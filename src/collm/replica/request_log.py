@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from collm.errors import CapacityError, QueueFullError
 from collm.metrics.exporter import ReplicaMetrics
-from collm.metrics.records import Outcome, RequestRecord
-from collm.pacing.config import Objectives
+from collm.metrics.records import Objectives, Outcome, RequestRecord
 from collm.pacing.credit import Credit
 from collm.types import FinishReason, Request, RequestId, TokenEvent, VersionId
 
@@ -50,6 +49,8 @@ class RequestLog:
         self._open: dict[RequestId, _Open] = {}
         self.num_finished = 0
         self.num_failed = 0
+        self.num_mixed = 0
+        """Requests whose tokens came from more than one version; any is a bug."""
 
     def begin(self, request: Request) -> None:
         """Note a request's arrival."""
@@ -95,6 +96,7 @@ class RequestLog:
         )
         self._metrics.observe_request(record)
         self.num_finished += 1
+        self.num_mixed += record.is_mixed
         self.num_failed += record.outcome == "failed"
         if record.outcome == "completed":
             (self._credit.met if record.met(self._objectives) else self._credit.missed)()

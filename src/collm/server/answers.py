@@ -54,6 +54,10 @@ class Answer:
         event = self._first
         while event is not None:
             _check(event)
+            if event.version not in (None, self.version):
+                raise UnavailableError(
+                    f"The answer was begun by {self.version} and cannot go on with {event.version}."
+                )
             delta = self._choices[event.choice].push(event)
             if delta is not None:
                 if delta.finish_reason is not None and event.finish_reason is None:

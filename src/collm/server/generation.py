@@ -16,7 +16,7 @@ from collm.server.schemas import GenerationBody
 from collm.server.service import Service
 from collm.server.stops import StopMatcher
 from collm.server.streaming import ChunkWriter, EventStreamResponse
-from collm.types import FinishReason, Request, RequestId, SamplingParams
+from collm.types import BASE, FinishReason, Request, RequestId, SamplingParams
 
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 
@@ -121,10 +121,11 @@ class Generation:
 
     def _requests(self, prompts: Sequence[Sequence[int]], limits: Sequence[int]) -> list[Request]:
         many = len(prompts) > 1
+        model = self._version_now() if many else self._body.model
         return [
             Request(
                 request_id=RequestId(f"{self._id}-{number}" if many else self._id),
-                model=self._body.model,
+                model=model,
                 prompt=tuple(prompt),
                 sampling=self._sampling(limit),
                 n=self._body.n,
@@ -132,6 +133,18 @@ class Generation:
             )
             for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=True))
         ]
+
+    def _version_now(self) -> str:
+        """Return the name of the very version that the call's model means now.
+
+        Several prompts are admitted one by one; by an adapter's name alone, a swap in between would
+        have them served by different versions.
+        """
+        named = self._body.model
+        for card in self._service.replica.models():
+            if card.id == named and card.version != BASE:
+                return card.version
+        return named
 
     def _sampling(self, max_tokens: int) -> SamplingParams:
         if self._body.min_tokens > max_tokens:

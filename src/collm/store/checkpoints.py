@@ -64,6 +64,11 @@ class CheckpointStore:
         for number in numbers[:-1]:
             shutil.rmtree(self._folder(adapter, number))
 
+    def discard(self, adapter: str) -> None:
+        """Remove an adapter's checkpoints, which no longer say where its training stands."""
+        for number in self._numbers(adapter):
+            shutil.rmtree(self._folder(adapter, number))
+
     def load(self, adapter: str) -> Checkpoint | None:
         """Return the latest checkpoint whose checksums hold, if there is one.
 

@@ -43,7 +43,7 @@ class JobConfig:
     weight: float = 1.0
     """Share of training time relative to the other jobs' weights."""
     seed: int = 0
-    """Seeds the adapter's first factors and the order of samples."""
+    """Seeds the adapter's first factors and the order of samples; the run's own seed is added."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -98,6 +98,7 @@ class Job:
         """Whether the shadow may differ from what is served."""
         self._is_evaluation_due = True
         self._is_snapshot_due = False
+        self._num_saved_steps = 0
 
     @property
     def name(self) -> str:
@@ -105,8 +106,20 @@ class Job:
         return self.config.adapter
 
     def request_snapshot(self) -> None:
-        """Ask for a snapshot after the next optimizer step."""
-        self._is_snapshot_due = True
+        """Ask for a snapshot at the next boundary, unless nothing was learned since the last."""
+        self._is_snapshot_due = self.num_steps != self._num_saved_steps
+
+    def snapshot_now(self) -> list[TrainingEvent]:
+        """Take a snapshot at once, unless nothing was learned since the last.
+
+        Call it between two programs, with no gradient accumulated.
+        """
+        self.request_snapshot()
+        if self._is_snapshot_due and self._new_base is None:
+            for _ in self._snapshot():
+                pass
+        events, self.events = self.events, []
+        return events
 
     def next_program(self) -> Program | None:
         """Return what to do next; ``None`` when the job has taken all its steps."""
@@ -166,6 +179,7 @@ class Job:
         self._optimizer.square.copy_(tensors["square"])
         self._optimizer.num_steps = int(meta["optimizer_steps"])
         self.num_steps = int(meta["num_steps"])
+        self._num_saved_steps = self.num_steps
         self._is_ahead = self._is_evaluation_due = True
         cursor = Cursor(int(meta["epoch"]), int(meta["index"]))
         if cursor.index >= len(self._training):  # The data shrank.
@@ -320,6 +334,7 @@ class Job:
             **self._shape(),
         }
         self.events.append(TrainingSnapshot(adapter=self.name, tensors=tensors, meta=meta))
+        self._num_saved_steps = self.num_steps
         self._is_snapshot_due = False
 
     def _held_out_batches(self) -> Iterator[MicroBatch]:

@@ -16,8 +16,9 @@ from torch.nn import functional
 
 from collm.lora.shadow import Shadow, TrainingFactors
 from collm.model.decoder import Decoder
-from collm.model.layers import Attend, Project, Target, attention_half, mlp_half, rms_norm
+from collm.model.layers import Attend, Project, Target, attention_half, mlp_half
 from collm.model.weights import LayerWeights
+from collm.ops.elementwise import rms_norm
 from collm.ops.linear import FrozenLinear
 from collm.pacing.quanta import Quantum, QuantumKind, cut
 from collm.training.microbatch import MicroBatch

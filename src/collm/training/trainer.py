@@ -63,6 +63,14 @@ class Trainer:
         for job in self._jobs.values():
             job.request_snapshot()
 
+    def snapshot_now(self) -> tuple[TrainingEvent, ...]:
+        """Snapshot every job that learned since its last snapshot; drops what is half done."""
+        events: list[TrainingEvent] = []
+        for adapter, job in self._jobs.items():
+            self._drop_program(adapter)
+            events += job.snapshot_now()
+        return tuple(events)
+
     def rebase(self, adapter: str, old: AdapterState | None, new: AdapterState) -> None:
         """Let ``adapter`` go on from ``new``, keeping what it learned since ``old``."""
         self._drop_program(adapter)

@@ -19,6 +19,7 @@ namespace {
 using bf16 = uint16_t;
 
 constexpr int kColumns = 32;  // Output columns of a packed block: two registers of accumulators.
+constexpr int64_t kSmall = 1 << 15;  // Elements up to which a second thread is not worth waking.
 constexpr int kMaxRows = 8;   // Rows of a register tile: 16 accumulators, which hide the latency.
 
 INLINE_KERNEL __m512bh pairs(const void* address) { return (__m512bh)_mm512_loadu_si512(address); }
@@ -30,6 +31,18 @@ INLINE_KERNEL __m512 widen(const bf16* address) {
 
 INLINE_KERNEL void narrow(bf16* address, __m512 value) {
   _mm256_storeu_si256((__m256i*)address, (__m256i)_mm512_cvtneps_pbh(value));
+}
+
+// exp, to a few units in the last place of a float: 2^n times a polynomial on |r| <= ln(2) / 2.
+INLINE_KERNEL __m512 exponential(__m512 x) {
+  x = _mm512_max_ps(_mm512_min_ps(x, _mm512_set1_ps(88.0f)), _mm512_set1_ps(-104.0f));
+  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 8);
+  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+  __m512 p = _mm512_set1_ps(1.0f / 720);
+  for (const float c : {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f})
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
+  return _mm512_scalef_ps(p, n);
 }
 
 // What one call of collm_linear computes; shapes as in its declaration.
@@ -180,10 +193,19 @@ KERNEL void attend(const Decode& call, int64_t row, int64_t kv_head, float* scor
   }
   for (int64_t g = 0; g < group; ++g) {
     float* row_scores = scores + g * length;
-    float top = -INFINITY, total = 0.0f;
+    float top = -INFINITY;
     for (int64_t p = start; p < length; ++p) top = std::fmax(top, row_scores[p]);
-    for (int64_t p = start; p < length; ++p) total += row_scores[p] = std::exp(row_scores[p] - top);
-    for (int64_t p = start; p < length; ++p) row_scores[p] /= total;
+    __m512 sum = _mm512_setzero_ps();
+    for (int64_t p = start; p < length; p += 16) {
+      const int64_t left = length - p;
+      const __mmask16 some = left < 16 ? (__mmask16)((1 << left) - 1) : (__mmask16)-1;
+      const __m512 score = _mm512_maskz_loadu_ps(some, row_scores + p);
+      const __m512 weight = exponential(_mm512_sub_ps(score, _mm512_set1_ps(top)));
+      sum = _mm512_mask_add_ps(sum, some, sum, weight);
+      _mm512_mask_storeu_ps(row_scores + p, some, weight);
+    }
+    const float share = 1.0f / _mm512_reduce_add_ps(sum);
+    for (int64_t p = start; p < length; ++p) row_scores[p] *= share;
   }
   std::memset(sums, 0, sizeof(float) * group * dim);
   for (int64_t p = start; p < length; ++p) {
@@ -199,6 +221,38 @@ KERNEL void attend(const Decode& call, int64_t row, int64_t kv_head, float* scor
   }
   bf16* out = call.out + (row * call.heads + kv_head * group) * dim;
   for (int64_t d = 0; d < group * dim; d += 16) narrow(out + d, _mm512_loadu_ps(sums + d));
+}
+
+KERNEL void normalize_row(const bf16* x, const bf16* weight, bf16* y, int64_t width, float eps) {
+  __m512 sum = _mm512_setzero_ps();
+  for (int64_t i = 0; i < width; i += 16) {
+    const __m512 value = widen(x + i);
+    sum = _mm512_fmadd_ps(value, value, sum);
+  }
+  const float mean = _mm512_reduce_add_ps(sum) / (float)width;
+  const __m512 factor = _mm512_set1_ps(1.0f / std::sqrt(mean + eps));
+  for (int64_t i = 0; i < width; i += 16)
+    narrow(y + i, _mm512_mul_ps(_mm512_mul_ps(widen(x + i), factor), widen(weight + i)));
+}
+
+KERNEL void gate_row(const bf16* gate_up, bf16* y, int64_t width) {
+  const __m512 one = _mm512_set1_ps(1.0f);
+  for (int64_t i = 0; i < width; i += 16) {
+    const __m512 gate = widen(gate_up + i), up = widen(gate_up + width + i);
+    const __m512 falling = exponential(_mm512_sub_ps(_mm512_setzero_ps(), gate));
+    narrow(y + i, _mm512_mul_ps(_mm512_div_ps(gate, _mm512_add_ps(one, falling)), up));
+  }
+}
+
+// Copies bfloat16 values, infinities and NaN as zero: their exponent is all ones.
+KERNEL void copy_finite(const bf16* from, bf16* to, int64_t count) {
+  const __m512i exponent = _mm512_set1_epi16(0x7f80);
+  for (int64_t i = 0; i < count; i += 32) {
+    const __m512i value = _mm512_loadu_si512(from + i);
+    const __mmask32 finite =
+        _mm512_cmpneq_epi16_mask(_mm512_and_si512(value, exponent), exponent);
+    _mm512_storeu_si512(to + i, _mm512_maskz_mov_epi16(finite, value));
+  }
 }
 
 }  // namespace
@@ -258,6 +312,28 @@ void collm_decode_attention(const bf16* q, int64_t q_stride, const bf16* cache, 
     for (int64_t item = 0; item < rows * kv_heads; ++item)
       attend(call, item / kv_heads, item % kv_heads, scores.data(), sums.data());
   }
+}
+
+// Root-mean-square norm of each row: x and y [rows, width], weight [width]; width is a multiple of 16.
+void collm_rms_norm(const bf16* x, const bf16* weight, bf16* y, int64_t rows, int64_t width,
+                    float eps, int threads) {
+#pragma omp parallel for num_threads(threads) if (rows * width > kSmall)
+  for (int64_t row = 0; row < rows; ++row)
+    normalize_row(x + row * width, weight, y + row * width, width, eps);
+}
+
+// silu(gate) * up: gate_up [rows, 2 * width], gate first; y [rows, width]; width is a multiple of 16.
+void collm_silu_mul(const bf16* gate_up, bf16* y, int64_t rows, int64_t width, int threads) {
+#pragma omp parallel for num_threads(threads) if (rows * width > kSmall)
+  for (int64_t row = 0; row < rows; ++row)
+    gate_row(gate_up + row * 2 * width, y + row * width, width);
+}
+
+// Writes kv [rows, width] to rows of cache [cache_rows, width]; width is a multiple of 32.
+void collm_write_rows(const bf16* kv, bf16* cache, const int64_t* rows_of, int64_t rows,
+                      int64_t width) {
+  for (int64_t row = 0; row < rows; ++row)
+    copy_finite(kv + row * width, cache + rows_of[row] * width, width);
 }
 
 }  // extern "C"

@@ -35,7 +35,12 @@ def _library() -> ctypes.CDLL | None:
 
 def _declare(library: ctypes.CDLL) -> None:
     linear, attention = library.collm_linear, library.collm_decode_attention
-    linear.restype = attention.restype = None
+    norm, gate, write = library.collm_rms_norm, library.collm_silu_mul, library.collm_write_rows
+    for function in (linear, attention, norm, gate, write):
+        function.restype = None
+    norm.argtypes = [*[_POINTER] * 3, _SIZE, _SIZE, ctypes.c_float, ctypes.c_int]
+    gate.argtypes = [_POINTER, _POINTER, _SIZE, _SIZE, ctypes.c_int]
+    write.argtypes = [*[_POINTER] * 3, _SIZE, _SIZE]
     linear.argtypes = [*[_POINTER] * 4, *[_SIZE] * 3, *[_POINTER] * 3, _SIZE, ctypes.c_int]
     attention.argtypes = [
         _POINTER, _SIZE, _POINTER, _POINTER, _SIZE, _POINTER, _POINTER, *[_SIZE] * 6,
@@ -46,6 +51,17 @@ def _declare(library: ctypes.CDLL) -> None:
 def is_available() -> bool:
     """Return whether the kernels can be called here."""
     return _library() is not None
+
+
+def can_take(x: Tensor) -> bool:
+    """Return whether the kernels take activations like ``x``: bfloat16, no gradient wanted."""
+    return (
+        x.dtype == torch.bfloat16
+        and x.device.type == "cpu"
+        and x.shape[-1] % COLUMNS == 0
+        and not torch.is_grad_enabled()
+        and _library() is not None
+    )
 
 
 def pack(weight: Tensor) -> Tensor:
@@ -143,6 +159,52 @@ def decode_attention(
         torch.get_num_threads(),
     )
     return out
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Return the root-mean-square norm over the last dimension of ``x`` […, width]."""
+    library = _library()
+    assert library is not None
+    x = x.contiguous()
+    y = torch.empty_like(x)
+    width = x.shape[-1]
+    library.collm_rms_norm(
+        x.data_ptr(),
+        weight.data_ptr(),
+        y.data_ptr(),
+        x.numel() // width,
+        width,
+        eps,
+        torch.get_num_threads(),
+    )
+    return y
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """Return ``silu(gate) * up`` [num_tokens, width] of ``gate_up`` [num_tokens, 2 * width]."""
+    library = _library()
+    assert library is not None
+    gate_up = gate_up.contiguous()
+    num_tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
+    y = gate_up.new_empty(num_tokens, width)
+    library.collm_silu_mul(
+        gate_up.data_ptr(), y.data_ptr(), num_tokens, width, torch.get_num_threads()
+    )
+    return y
+
+
+def write_rows_(cache: Tensor, kv: Tensor, cache_rows: Tensor) -> None:
+    """Write ``kv`` [num_tokens, width] to rows of ``cache`` [num_rows, width].
+
+    Values that are not finite are written as zero.
+    """
+    library = _library()
+    assert library is not None
+    assert cache.is_contiguous()
+    kv = kv.contiguous()
+    library.collm_write_rows(
+        kv.data_ptr(), cache.data_ptr(), cache_rows.data_ptr(), kv.shape[0], kv.shape[1]
+    )
 
 
 def _address(tensor: Tensor | None) -> int | None:
