@@ -1,13 +1,14 @@
 """The official client against a real server whose replica is scripted."""
 
 import json
+from dataclasses import replace
 
 import httpx
 import openai
 import pytest
 
 from collm.errors import CapacityError
-from collm.types import FinishReason
+from collm.types import FinishReason, VersionId
 from factories.fake_replica import BASE_MODEL, VERSION, FakeReplica, Hold, events_for, saying
 from factories.server_thread import running_server
 
@@ -166,6 +167,24 @@ def test_completion_streams_several_prompts_and_choices(client):
         choice = chunk.choices[0]
         texts[choice.index] = texts.get(choice.index, "") + choice.text
     assert texts == dict.fromkeys(range(4), "Hello!")
+
+
+def test_several_prompts_of_one_call_ask_for_the_same_version(client, replica):
+    client.completions.create(model="helper", prompt=["a", "b"])
+    assert [request.model for request in replica.requests] == [VERSION, VERSION]
+    replica.requests.clear()
+    client.completions.create(model="helper", prompt="a")
+    assert [request.model for request in replica.requests] == ["helper"]
+
+
+def test_answer_that_changes_its_version_is_an_error(client, script):
+    def mixed(request):
+        first, *rest = events_for(request, b"Hello", version=VERSION)
+        return [first, *(replace(event, version=VersionId("helper@3")) for event in rest)]
+
+    script(mixed)
+    with pytest.raises(openai.InternalServerError, match="helper@2 and cannot go on with helper@3"):
+        client.chat.completions.create(model="helper", messages=MESSAGES)
 
 
 def test_stop_string_ends_the_answer_and_the_request(client, replica, script):

@@ -168,8 +168,11 @@ class InstantArchive:
 
         self._do(write, lambda error: self._inbox.put(PromotionFailed(published, error)))
 
-    def record_rollback(self, version: VersionId, then: Callable[[Exception | None], None]) -> None:
+    def record_rollback(
+        self, adapter: str, version: VersionId, then: Callable[[Exception | None], None]
+    ) -> None:
         def write() -> None:
+            assert version.startswith(f"{adapter}@")
             self.log.append(f"rolled back to {version}")
             then(None)
 

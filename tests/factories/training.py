@@ -158,7 +158,9 @@ def evaluations(events: Sequence[TrainingEvent]) -> list[HeldOutReport]:
 
 
 def take_snapshot(trainer: Trainer, adapter: str = "a") -> TrainingSnapshot:
-    """Run to the next optimizer boundary and return the snapshot taken there."""
+    """Run to the next optimizer boundary and return the snapshot taken there, new or not."""
+    for job in trainer._jobs.values():
+        job._saved_at_step = None
     trainer.request_snapshots()
 
     def is_taken(events: list[TrainingEvent]) -> bool:

@@ -49,10 +49,6 @@ class DecoderWeights:
         linears = [linear for layer in self.layers for linear in layer.linears()]
         return sum(linear.num_bytes for linear in [*linears, self.head])
 
-    def touch_head_gradient(self) -> None:
-        """Bring the table's pages in, so that the first loss does not wait for the disk."""
-        self.head_gradient.input_grad(self.embedding.new_zeros(32, self.embedding.shape[0]))
-
 
 def load_weights(
     checkpoint: Checkpoint, spec: ModelSpec, dtype: torch.dtype, device: torch.device

@@ -46,6 +46,7 @@ from collm.replica.request_log import RequestLog
 from collm.store.data_folder import DataFolder
 from collm.training.config import JobConfig, TrainingConfig
 from collm.training.job import Job
+from collm.training.passes import warm_up
 from collm.training.samples import prepare_samples
 from collm.training.trainer import Trainer
 from collm.types import Request, RequestId, SamplingParams, VersionId
@@ -214,7 +215,7 @@ def _wire(
     )
     _warm_up(settings.base_model, scheduler, runner, step_cost, clock)
     if settings.training.jobs:
-        weights.touch_head_gradient()
+        warm_up(decoder)
     thread = threading.Thread(target=_run, args=(loop, deliveries), name="collm-loop", daemon=True)
     client = ReplicaClient(
         base_model=settings.base_model,

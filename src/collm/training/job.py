@@ -98,7 +98,8 @@ class Job:
         """Whether the shadow may differ from what is served."""
         self._is_evaluation_due = True
         self._is_snapshot_due = False
-        self._num_saved_steps = 0
+        self._saved_at_step: int | None = 0
+        """Step of the latest snapshot; ``None`` when the shadow was carried elsewhere since."""
 
     @property
     def name(self) -> str:
@@ -107,7 +108,7 @@ class Job:
 
     def request_snapshot(self) -> None:
         """Ask for a snapshot at the next boundary, unless nothing was learned since the last."""
-        self._is_snapshot_due = self.num_steps != self._num_saved_steps
+        self._is_snapshot_due = self.num_steps != self._saved_at_step
 
     def snapshot_now(self) -> list[TrainingEvent]:
         """Take a snapshot at once, unless nothing was learned since the last.
@@ -179,7 +180,7 @@ class Job:
         self._optimizer.square.copy_(tensors["square"])
         self._optimizer.num_steps = int(meta["optimizer_steps"])
         self.num_steps = int(meta["num_steps"])
-        self._num_saved_steps = self.num_steps
+        self._saved_at_step = self.num_steps
         self._is_ahead = self._is_evaluation_due = True
         cursor = Cursor(int(meta["epoch"]), int(meta["index"]))
         if cursor.index >= len(self._training):  # The data shrank.
@@ -197,6 +198,7 @@ class Job:
         self._optimizer.reset()
         self._unmeasured = served
         self._is_evaluation_due = True
+        self._saved_at_step = None
 
     def _clear_gradient(self) -> None:
         self._shadow.gradient.zero_()
@@ -334,7 +336,7 @@ class Job:
             **self._shape(),
         }
         self.events.append(TrainingSnapshot(adapter=self.name, tensors=tensors, meta=meta))
-        self._num_saved_steps = self.num_steps
+        self._saved_at_step = self.num_steps
         self._is_snapshot_due = False
 
     def _held_out_batches(self) -> Iterator[MicroBatch]:

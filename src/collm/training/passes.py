@@ -152,6 +152,19 @@ class Pass:
         return d_hidden
 
 
+def warm_up(decoder: Decoder) -> None:
+    """Pay for what a process's first gradient costs, before anybody waits for it.
+
+    Starting torch's gradient engine takes a third of a second, and the vocabulary table must come
+    in from the disk.
+    """
+    weights, table = decoder.weights, decoder.weights.embedding
+    x = weights.final_norm.clone().unsqueeze(0).requires_grad_()
+    y = rms_norm(x, weights.final_norm, decoder.spec.rms_norm_eps)
+    torch.autograd.grad(y, x, torch.ones_like(y))
+    weights.head_gradient.input_grad(table.new_zeros(32, table.shape[0]))
+
+
 def _halves(
     decoder: Decoder,
     layer: LayerWeights,

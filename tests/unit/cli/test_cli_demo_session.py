@@ -121,7 +121,7 @@ def test_written_configuration_is_what_the_server_reads(settings):
     assert config.pacing.budget == "latency"
     assert (config.pacing.ttft_s, config.pacing.tpot_s) == (0.8, 0.1)
     (job,) = config.training.jobs
-    assert (job.adapter, job.data, job.seed) == ("clinc", "clinc150", 3)
+    assert (job.adapter, job.data, job.seed) == ("clinc", "clinc150", 0)
     assert Path(config.replica.data_dir) == settings.data_dir
     assert yaml.safe_load(path.read_text())["model"]["source"] == "tiny"
 

@@ -161,6 +161,17 @@ def test_each_step_allows_the_next_quantum() -> None:
         assert bench.count() == 1
 
 
+def test_short_quanta_fill_the_time_of_one_longest() -> None:
+    bench = Bench(LatencyBudget)
+    bench.costs.bound_s = 0.009
+    bench.begin(bench.decoding(slack_s=0.5))
+    num_ran = 0
+    while bench.budget.allows(QUANTUM, EMPTY):
+        bench.run(0.008)
+        num_ran += 1
+    assert num_ran == 4  # 4 * 8 ms, and another bounded by 9 ms would pass 40 ms
+
+
 @BOTH
 def test_a_late_request_does_not_freeze_training(kind: type[ObjectiveBudget]) -> None:
     bench = Bench(kind)

@@ -81,7 +81,7 @@ def test_rollback_is_on_record_before_it_is_confirmed(started, data):
         started.archive.record_promotion(started.publish(random_adapter(SPEC, 2, seed)), "better")
         started.answer()
     seen = Future()
-    started.archive.record_rollback(VersionId("a@1"), seen.set_result)
+    started.archive.record_rollback("a", VersionId("a@1"), seen.set_result)
     assert seen.result(30) is None
     assert data.decisions.active() == {"a": "a@1"}
 
@@ -124,7 +124,7 @@ def test_failed_writes_are_reported_and_later_ones_succeed(started, data, monkey
         assert answer.published is message
         seen = Future()
         started.archive.save_checkpoint(TrainingSnapshot(adapter="a", tensors={}, meta={}))
-        started.archive.record_rollback(VersionId("a@1"), seen.set_result)
+        started.archive.record_rollback("a", VersionId("a@1"), seen.set_result)
         assert str(seen.result(30)) == "disk full"
     assert started.publish(random_adapter(SPEC, 2, seed=3)).version == "a@2"
 

@@ -47,6 +47,16 @@ def test_adapters_have_checkpoints_of_their_own(store: CheckpointStore) -> None:
     assert other.meta == {"step": 5}
 
 
+def test_discarded_checkpoints_are_gone_and_new_ones_follow(store: CheckpointStore) -> None:
+    save(store, 1, 2)
+    store.save("b", writer(5), {"step": 5})
+    store.discard("a")
+    assert store.load("a") is None
+    assert store.load("b") is not None
+    save(store, 3)
+    assert loaded_step(store) == 3
+
+
 @pytest.mark.parametrize("name", ["state/deep/weights", "meta.json", "checksums.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone", "changed"])
 def test_damaged_checkpoint_falls_back_to_the_one_before(

@@ -298,3 +298,29 @@ def test_micro_batches_shrink_to_what_a_quantum_allows(decoder: Decoder) -> None
     losses = [q for q in quanta if q.kind in (QuantumKind.LOSS, QuantumKind.EVALUATE_LOSS)]
     assert max(q.size for q in by_rows) <= 30
     assert max(q.size for q in losses) <= 8, "a loss quantum has at least a few positions"
+
+
+def test_nothing_is_saved_twice(decoder: Decoder) -> None:
+    trainer = trainer_of(make_job(decoder))
+    assert trainer.snapshot_now() == ()
+    run_until(trainer, steps(2))
+    take_snapshot(trainer)
+    assert trainer.snapshot_now() == ()
+    run_until(trainer, steps(1))
+    (snapshot,) = trainer.snapshot_now()
+    assert snapshot.meta["num_steps"] == "3"
+
+
+def test_a_snapshot_in_the_middle_of_a_micro_batch_is_that_of_the_last_step(
+    decoder: Decoder,
+) -> None:
+    trainer = trainer_of(make_job(decoder))
+    run_until(trainer, steps(2))
+    expected = take_snapshot(trainer)
+    trainer = trainer_of(make_job(decoder))
+    run_until(trainer, steps(2))
+    run_quanta(trainer, lambda q: q.kind is QuantumKind.BACKWARD)
+    (snapshot,) = trainer.snapshot_now()
+    assert snapshot.meta == expected.meta
+    for name, tensor in expected.tensors.items():
+        assert torch.equal(snapshot.tensors[name], tensor)

@@ -1,0 +1,141 @@
+"""This project's own kernels against plain torch in double precision."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from collm.ops.attention import AttentionPlan, can_decode_natively, paged_attention
+from collm.ops.elementwise import rms_norm, silu_mul
+from collm.ops.linear import DenseLinear, NativeLinear, freeze_linear
+from collm.ops.lora import AdapterRows, adapted_linear, add_lora_reference
+from collm.ops.native import library as native
+
+pytestmark = pytest.mark.skipif(
+    not native.is_available(), reason="the kernels are not built, or this CPU lacks AVX512-BF16"
+)
+ROUNDED = {"atol": 2e-2, "rtol": 1e-2, "check_dtype": False}
+"""Results are rounded to bfloat16's 8 bits."""
+
+
+def randn(*shape: int, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(shape, generator=generator) * scale).bfloat16()
+
+
+def test_unpacking_gives_the_weight_back():
+    weight = randn(96, 64)
+    assert torch.equal(native.unpack(native.pack(weight)), weight)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 40])
+@pytest.mark.parametrize(("out_features", "in_features"), [(96, 64), (32, 608), (64, 96)])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_linear_equals_the_plain_one(num_rows, out_features, in_features, has_bias):
+    weight, bias = randn(out_features, in_features, scale=0.1), randn(out_features, seed=1)
+    x, dy = randn(num_rows, in_features, seed=2), randn(num_rows, out_features, seed=3)
+    linear = NativeLinear(weight, bias if has_bias else None)
+    plain = DenseLinear(weight.double(), bias.double() if has_bias else None)
+    assert_close(linear.forward(x), plain.forward(x.double()), **ROUNDED)
+    assert_close(linear.input_grad(dy), plain.input_grad(dy.double()), **ROUNDED)
+    assert linear.num_bytes == out_features * in_features * 2
+
+
+def test_linear_takes_inputs_that_are_not_contiguous():
+    linear, x = NativeLinear(randn(64, 32)), randn(6, 64, seed=1)
+    assert torch.equal(linear.forward(x[:, :32]), linear.forward(x[:, :32].contiguous()))
+
+
+@pytest.mark.parametrize("num_rows", [1, 5, 32, 33])
+def test_rows_of_different_adapters_share_a_product(num_rows):
+    linear = NativeLinear(randn(64, 96, scale=0.1))
+    bank_a, bank_b = randn(3, 20, 96, seed=1, scale=0.1), randn(3, 20, 64, seed=2, scale=0.1)
+    slots = [(row // 2) % 4 - 1 for row in range(num_rows)]
+    segments = [(row, row + 1, slot) for row, slot in enumerate(slots) if slot >= 0]
+    rows = AdapterRows(segments, torch.tensor(slots, dtype=torch.int32))
+    x = randn(num_rows, 96, seed=3)
+    base = linear.forward(x)
+    expected = add_lora_reference(
+        base.double(), x.double(), rows.slots, bank_a.double(), bank_b.double()
+    )
+    out = adapted_linear(linear, x, rows, bank_a, bank_b)
+    assert_close(out, expected, **ROUNDED)
+    without = [row for row, slot in enumerate(slots) if slot < 0]
+    assert torch.equal(out[without], base[without])
+
+
+def test_a_row_does_not_depend_on_its_batch_mates():
+    linear, x = NativeLinear(randn(64, 96)), randn(40, 96, seed=1)
+    whole = linear.forward(x)
+    for first, last in ((0, 1), (3, 8), (5, 18)):
+        assert_close(linear.forward(x[first:last]), whole[first:last], **ROUNDED)
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("lengths", [[1], [33, 2, 16, 17], [40] * 9])
+def test_decode_attention_equals_plain_attention(lengths, window):
+    block_size, num_kv_heads, group, head_dim = 16, 2, 3, 64
+    num_rows, max_blocks = len(lengths), -(-max(lengths) // block_size)
+    cache = randn(64, block_size, 2, num_kv_heads, head_dim)
+    assert can_decode_natively(cache)
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(1))
+    blocks = order[: num_rows * max_blocks].view(num_rows, max_blocks)
+    # Queries lie between keys and values in one buffer, as the fused projection leaves them.
+    wide = randn(num_rows, num_kv_heads * group + 2, head_dim, seed=2)
+    q = wide[:, : num_kv_heads * group]
+    plan = AttentionPlan(
+        cache_rows=torch.empty(0, dtype=torch.long),
+        num_decode=num_rows,
+        decode_blocks=blocks,
+        decode_lengths=torch.tensor(lengths),
+        decode_mask=torch.empty(0),
+        window=window,
+        spans=(),
+    )
+    out = paged_attention(q, torch.empty(0), cache, plan).view(num_rows, -1, head_dim)
+    for row, length in enumerate(lengths):
+        keys = cache[blocks[row]].flatten(0, 1)[:length].double()
+        keys = keys[-window:] if window else keys
+        for head in range(num_kv_heads * group):
+            k, v = keys[:, 0, head // group], keys[:, 1, head // group]
+            weights = (k @ q[row, head].double() / head_dim**0.5).softmax(0)
+            assert_close(out[row, head], weights @ v, **ROUNDED)
+
+
+@pytest.mark.parametrize("shape", [(1, 64), (7, 3, 32), (700, 96)])
+def test_norm_equals_the_plain_one(shape):
+    x, weight = randn(*shape), randn(shape[-1], seed=1)
+    with torch.no_grad():
+        out = rms_norm(x, weight, 1e-5)
+    expected = torch.nn.functional.rms_norm(x.double(), weight.shape, weight.double(), 1e-5)
+    assert_close(out, expected, **ROUNDED)
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 600])
+def test_gated_activation_equals_the_plain_one(num_rows):
+    gate_up = randn(num_rows, 128, scale=4.0)
+    gate_up[0, :4] = torch.tensor([-200.0, -90.0, 90.0, 200.0]).bfloat16()
+    with torch.no_grad():
+        out = silu_mul(gate_up)
+    gate, up = gate_up.double().chunk(2, dim=-1)
+    assert_close(out, torch.nn.functional.silu(gate) * up, **ROUNDED)
+
+
+def test_gradients_flow_through_norm_and_activation():
+    x = randn(3, 64).requires_grad_()
+    silu_mul(rms_norm(x, randn(64, seed=1), 1e-5)).float().sum().backward()
+    assert x.grad is not None
+    assert x.grad.abs().sum() > 0
+
+
+def test_written_rows_are_finite():
+    cache, kv = torch.zeros(9, 64, dtype=torch.bfloat16), randn(3, 64)
+    kv[1, 2], kv[1, 3], kv[2, 63] = torch.nan, torch.inf, -torch.inf
+    native.write_rows_(cache, kv, torch.tensor([8, 0, 4]))
+    assert torch.equal(cache[[8, 0, 4]], kv.nan_to_num(0.0, 0.0, 0.0))
+    assert not cache[[1, 2, 3, 5, 6, 7]].any()
+
+
+def test_only_bfloat16_of_whole_blocks_takes_the_kernels():
+    assert isinstance(freeze_linear(randn(64, 32)), NativeLinear)
+    assert not isinstance(freeze_linear(randn(48, 32)), NativeLinear)
+    assert isinstance(freeze_linear(randn(64, 32).float()), DenseLinear)
