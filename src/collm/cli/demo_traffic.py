@@ -31,7 +31,7 @@ _SPEED_UP = 60.0
 """An hour of the trace passes in a minute."""
 _LENGTH_DIVISOR = 2.0
 """Prompts and outputs are made shorter by this: two cores are less than what the trace ran on."""
-_MAX_PROMPT_TOKENS = 512
+_MAX_PROMPT_TOKENS = 256
 _MAX_OUTPUT_TOKENS = 128
 _MAX_SCORED_TOKENS = 16
 """The longest right answer has seven tokens."""

@@ -145,6 +145,7 @@ def _wire(
     memory = plan_memory(settings.memory, spec, settings.dtype)
     tokenizer = Tokenizer(checkpoint.folder, spec.eos_token_ids)
     weights = load_weights(checkpoint, spec, settings.dtype, device)
+    _log.info("weights: %d MiB as %s", weights.num_bytes >> 20, type(weights.head).__name__)
     decoder = Decoder(spec, weights, memory.max_model_len)
     caches = allocate_caches(memory, spec, settings.dtype, device)
     bank = AdapterBank(

@@ -15,6 +15,7 @@ from collm.types import VersionId
 from factories.demo import GROUPS, START_S, learning_run, record
 
 USE = TraceUse(
+    length_divisor=2.0,
     trace="t", start_hour=1, num_hours=2, num_rows=9, num_requests=3, speed_up=60.0,
     max_prompt_tokens=512, max_output_tokens=128, num_scored=1,
 )  # fmt: skip

@@ -21,6 +21,7 @@ from factories.demo import GROUPS
 
 TESTS = Path(__file__).parents[2]
 USE = TraceUse(
+    length_divisor=2.0,
     trace="t", start_hour=0, num_hours=1, num_rows=9, num_requests=3, speed_up=60.0,
     max_prompt_tokens=9, max_output_tokens=9, num_scored=2,
 )  # fmt: skip

@@ -29,11 +29,11 @@ def test_all_ten_domains_and_out_of_scope_appear_throughout():
     assert len(set(prompts)) == len(prompts), "no test sample is asked twice"
 
 
-def test_lengths_are_clipped():
+def test_lengths_are_halved_and_clipped():
     requests = build_traffic(8.0, 1.6, 0).requests
     length = [r for r in requests if r.kind == "length"]
     assert all(r.ignore_eos and r.max_tokens <= 128 for r in length)
-    assert max(r.num_prompt_tokens_target for r in length) == 512
+    assert max(r.num_prompt_tokens_target for r in length) == 256
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collm.replica.inbox import Finish, Rollback, Stop
 from collm.types import BASE, FinishReason, RequestId
 from factories.checkpoints import tiny_checkpoint
 from factories.engines import build_engine
-from factories.replicas import build_rig, greedy
+from factories.replicas import QUANTUM_S, build_rig, greedy
 from factories.training import job_config, make_job
 
 FAILURE = RuntimeError("made to fail")
@@ -55,13 +55,15 @@ def test_tokens_leave_before_training_starts(rig):
     rig.submit(greedy("r", [5, 6, 7], max_tokens=3))
     rig.step()
     rig.step()
-    assert order[:2] == [1, 2]
+    assert order[0] == 1
+    assert sorted(set(order)) == [1, 2]
 
 
-def test_with_requests_running_at_most_one_quantum_follows_a_step(rig):
+def test_with_requests_running_training_takes_the_longest_quantums_time_at_most(rig):
+    rig.trainer.max_pause = 1_000
     rig.submit(greedy("r", [5, 6, 7], max_tokens=20))
     for _ in range(19):
-        assert rig.step().num_quanta <= 1
+        assert rig.step().num_quanta * QUANTUM_S <= 0.04
     assert len(rig.trainer.ran) > 10
 
 

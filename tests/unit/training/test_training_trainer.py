@@ -126,6 +126,7 @@ def test_a_rebase_leaves_the_running_program_of_another_job_alone(decoder: Decod
 def test_every_job_answers_a_request_for_snapshots(decoder: Decoder) -> None:
     jobs = [make_job(decoder, job_config(name)) for name in "ab"]
     trainer = Trainer(jobs, TickingClock())
+    run_until(trainer, lambda events: len({r.adapter for r in reports(events)}) == 2)
     run_quanta(trainer, lambda q: q.kind is QuantumKind.LOSS)
     trainer.request_snapshots()
     events = run_until(
