@@ -33,7 +33,7 @@ def demo(
             max=MAX_MINUTES,
             help="How long requests arrive; a minute replays an hour of the trace.",
         ),
-    ] = 8.0,
+    ] = 8.5,
     seed: Annotated[
         int, typer.Option(help="Chooses requests, texts, and the order of training samples.")
     ] = 0,
@@ -50,7 +50,7 @@ def demo(
     ] = "latency",
     requests_per_s: Annotated[
         float, typer.Option(help="Mean rate of arrivals; half of them are scored.")
-    ] = 2.8,
+    ] = 2.65,
     model: Annotated[
         str, typer.Option(help="Base model: a folder, a .gguf file, a known name or a hub id.")
     ] = DEFAULT_SOURCE,
