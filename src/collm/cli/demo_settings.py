@@ -11,15 +11,8 @@ ADAPTER = "clinc"
 """The adapter that learns; every request asks for it by this name."""
 TASK = "clinc150"
 
-# Small steps at a high rate: 61 % exact match after 800 samples, against 44 % with steps of 1,000
-# tokens at half the rate. Evaluations take some ten percent of the training time.
-_JOB = {
-    "learning_rate": 2e-3,
-    "tokens_per_step": 640,
-    "micro_batch_tokens": 704,
-    "evaluate_every": 16,
-    "max_held_out": 48,
-}
+# Evaluations read few enough samples to take some ten percent of training's time.
+_JOB = {"evaluate_every": 12, "max_held_out": 48}
 _MAX_VERSIONS = 3
 _DRAIN_TIMEOUT_S = 3.0
 
