@@ -66,7 +66,7 @@ def load_weights(
     return DecoderWeights(
         embedding=embedding,
         layers=tuple(_load_layer(reader, spec, index) for index in range(spec.num_layers)),
-        final_norm=reader.tensor("model.norm.weight"),
+        final_norm=reader.vector("model.norm.weight"),
         head=head,
         head_gradient=DenseLinear(table),
     )
@@ -83,6 +83,10 @@ class _Reader:
     def tensor(self, name: str) -> Tensor:
         return self._checkpoint.tensor(name).to(device=self._device, dtype=self._dtype)
 
+    def vector(self, name: str) -> Tensor:
+        """Copy a small tensor, so that it does not keep the whole file mapped."""
+        return self.tensor(name).clone()
+
     def linear(self, prefix: str, *names: str, bias: bool = False) -> FrozenLinear:
         """Fuse the linears ``names`` that share an input into one, in that order."""
         weights = [self.tensor(f"{prefix}.{name}.weight") for name in names]
@@ -94,12 +98,12 @@ def _load_layer(reader: _Reader, spec: ModelSpec, index: int) -> LayerWeights:
     prefix = f"model.layers.{index}"
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
     return LayerWeights(
-        attention_norm=reader.tensor(f"{prefix}.input_layernorm.weight"),
+        attention_norm=reader.vector(f"{prefix}.input_layernorm.weight"),
         qkv=reader.linear(attention, "q_proj", "k_proj", "v_proj", bias=spec.qkv_bias),
-        q_norm=reader.tensor(f"{attention}.q_norm.weight") if spec.qk_norm else None,
-        k_norm=reader.tensor(f"{attention}.k_norm.weight") if spec.qk_norm else None,
+        q_norm=reader.vector(f"{attention}.q_norm.weight") if spec.qk_norm else None,
+        k_norm=reader.vector(f"{attention}.k_norm.weight") if spec.qk_norm else None,
         o=reader.linear(attention, "o_proj", bias=spec.o_bias),
-        mlp_norm=reader.tensor(f"{prefix}.post_attention_layernorm.weight"),
+        mlp_norm=reader.vector(f"{prefix}.post_attention_layernorm.weight"),
         gate_up=reader.linear(mlp, "gate_proj", "up_proj", bias=spec.mlp_bias),
         down=reader.linear(mlp, "down_proj", bias=spec.mlp_bias),
     )
