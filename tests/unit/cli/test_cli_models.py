@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from collm.cli.cache import cache_dir
 from collm.cli.models import app
-from collm.model.catalog import DEFAULT_MODEL
+from collm.model.config import DEFAULT_MODEL
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 
 from collm.errors import ModelError
 from collm.model import sources
-from collm.model.catalog import CATALOG, DEFAULT_MODEL, CatalogModel, list_models, pull, pull_model
+from collm.model.catalog import CATALOG, CatalogModel, list_models, pull, pull_model
 from collm.model.checkpoint import Checkpoint
+from collm.model.config import DEFAULT_MODEL
 from collm.model.gguf_import import ignore_progress
 from collm.model.new_folder import create_once
 from collm.model.sources import find_checkpoint
