@@ -26,7 +26,7 @@ help: ## List the targets
 
 setup: $(STAMP) ## Make the virtual environment in .venv
 
-$(STAMP): pyproject.toml constraints.txt src/collm/ops/native/kernels.cpp
+$(STAMP): pyproject.toml constraints.txt $(wildcard src/collm/ops/native/*.cpp src/collm/ops/native/*.h)
 	@rm -f $@
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "collm needs Python 3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

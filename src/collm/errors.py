@@ -46,3 +46,20 @@ class DataError(CollmError):
 
 class QueueFullError(CollmError):
     """Too many requests wait already; the same request may succeed later."""
+
+
+class UnknownObjectError(CollmError):
+    """No such file, job, response or sample; the message names what was asked for."""
+
+
+class StateError(CollmError):
+    """What was asked for cannot be done with the object as it stands; says what can.
+
+    Args:
+        message: What is wrong and what is allowed.
+        code: Short machine-readable reason.
+    """
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code

@@ -189,9 +189,7 @@ def teacher_forced_logits(
         _placed_sequence(engine.memory, list(prompt), index, len(prompts), binding)
         for index, (prompt, binding) in enumerate(zip(prompts, bindings, strict=True))
     ]
-    builder = BatchBuilder(
-        engine.memory.block_size, engine.spec.sliding_windows, engine.caches[0].dtype
-    )
+    builder = BatchBuilder(engine.caches[0], engine.spec.sliding_windows)
     logits: list[list[Tensor]] = [[] for _ in prompts]
     while any(sequence.num_remaining for sequence in sequences):
         items = sorted(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from collm.engine.plan import ScheduledSequence
 from collm.model.decoder import StepBatch
-from collm.ops.attention import AttentionPlan, PrefillSpan
+from collm.ops.attention import AttentionPlan, PrefillSpan, can_attend_natively
 from collm.ops.lora import AdapterRows, Segment
 from collm.types import BASE_SLOT
 
@@ -15,11 +15,12 @@ from collm.types import BASE_SLOT
 class BatchBuilder:
     """Lays out the rows of a step: decodes, then prefill chunks, each sorted by adapter slot."""
 
-    def __init__(self, block_size: int, windows: Sequence[int | None], dtype: torch.dtype) -> None:
-        """Build for a model whose layers use the sliding ``windows`` and attend in ``dtype``."""
-        self._block_size = block_size
+    def __init__(self, cache: Tensor, windows: Sequence[int | None]) -> None:
+        """Build for a model whose layers use the sliding ``windows`` and keep keys as ``cache``."""
+        self._block_size = cache.shape[1]
         self._windows = set(windows)
-        self._dtype = dtype
+        self._dtype = cache.dtype
+        self._needs_masks = not can_attend_natively(cache)
 
     def build(self, items: Sequence[ScheduledSequence]) -> StepBatch:
         """Return the batch of ``items``, which must be in row order (``row_order``)."""
@@ -52,7 +53,6 @@ class BatchBuilder:
     ) -> AttentionPlan:
         decodes = [item for item in items if item.num_new_tokens == 1]
         lengths = torch.tensor([item.first_position + 1 for item in decodes], dtype=torch.long)
-        blocks, mask = self._decode_tables(decodes, lengths, window)
         spans, row = [], len(decodes)
         for item in items[len(decodes) :]:
             spans.append(self._span(item, row, window))
@@ -60,29 +60,32 @@ class BatchBuilder:
         return AttentionPlan(
             cache_rows=cache_rows,
             num_decode=len(decodes),
-            decode_blocks=blocks,
+            decode_blocks=self._decode_blocks(decodes, lengths),
             decode_lengths=lengths,
-            decode_mask=mask,
+            decode_mask=self._decode_mask(lengths, window) if self._needs_masks else None,
             window=window,
             spans=tuple(spans),
         )
 
-    def _decode_tables(
-        self, decodes: Sequence[ScheduledSequence], lengths: Tensor, window: int | None
-    ) -> tuple[Tensor, Tensor]:
-        num_blocks = -(-int(lengths.max()) // self._block_size) if decodes else 0
+    def _decode_blocks(self, decodes: Sequence[ScheduledSequence], lengths: Tensor) -> Tensor:
+        num_blocks = self._num_blocks(lengths)
         tables = [item.sequence.block_table[:num_blocks] for item in decodes]
-        padded = torch.tensor(
+        return torch.tensor(
             [table + [0] * (num_blocks - len(table)) for table in tables], dtype=torch.long
         )
-        keys = torch.arange(num_blocks * self._block_size)
-        mask = _additive_mask(lengths.unsqueeze(1) - 1, keys, window, self._dtype)
-        return padded, mask[:, None, None, :]
+
+    def _decode_mask(self, lengths: Tensor, window: int | None) -> Tensor:
+        keys = torch.arange(self._num_blocks(lengths) * self._block_size)
+        return _additive_mask(lengths.unsqueeze(1) - 1, keys, window, self._dtype)[:, None, None, :]
+
+    def _num_blocks(self, lengths: Tensor) -> int:
+        """Return the blocks of the longest decoding sequence."""
+        return -(-int(lengths.max()) // self._block_size) if len(lengths) else 0
 
     def _span(self, item: ScheduledSequence, row: int, window: int | None) -> PrefillSpan:
         context, new = item.first_position, item.num_new_tokens
         mask = None
-        if context or (window is not None and window < new):
+        if self._needs_masks and (context or (window is not None and window < new)):
             queries = torch.arange(context, context + new).unsqueeze(1)
             mask = _additive_mask(queries, torch.arange(context + new), window, self._dtype)
         num_blocks = -(-(context + new) // self._block_size)

@@ -37,9 +37,7 @@ class ModelRunner:
         self._caches = caches
         self._adapters = adapters
         self._eos_token_ids = eos_token_ids
-        self._builder = BatchBuilder(
-            caches[0].shape[1], decoder.spec.sliding_windows, caches[0].dtype
-        )
+        self._builder = BatchBuilder(caches[0], decoder.spec.sliding_windows)
 
     def launch(self, plan: StepPlan) -> ReadyStep:
         """Compute the plan's tokens; the handle gives one sampled token per sampling item."""

@@ -24,7 +24,8 @@ class PrefillSpan:
     num_context: int
     """Tokens computed before this chunk."""
     mask: Tensor | None
-    """Additive mask [num_rows, num_context + num_rows]; ``None``: plain causal, no context."""
+    """Additive mask [num_rows, num_context + num_rows] for torch; ``None``: plain causal, no
+    context. The kernels read no masks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,9 @@ class AttentionPlan:
     """Block ids [num_decode, max_blocks], padded with block 0."""
     decode_lengths: Tensor
     """Keys of each decode row, its own included [num_decode], int64."""
-    decode_mask: Tensor
-    """The same with the window as an additive mask [num_decode, 1, 1, max_blocks * block_size]."""
+    decode_mask: Tensor | None
+    """The same with the window as an additive mask [num_decode, 1, 1, max_blocks * block_size], for
+    torch; the kernels read no masks."""
     window: int | None
     """Keys a row may look back on, itself included; ``None`` for all."""
     spans: tuple[PrefillSpan, ...]
@@ -68,17 +70,19 @@ def paged_attention(q: Tensor, kv: Tensor, cache: Tensor, plan: AttentionPlan) -
         plan: Rows, blocks and masks of the step.
     """
     num_tokens, num_heads, head_dim = q.shape
+    attend_decodes, attend_span = _decode, _prefill
+    if can_attend_natively(cache):
+        attend_decodes, attend_span = _decode_natively, _prefill_natively
     parts = []
     if plan.num_decode:
-        decode = _decode_natively if can_decode_natively(cache) else _decode
-        parts.append(decode(q[: plan.num_decode], cache, plan))
-    parts += [_prefill(q, kv, cache, span) for span in plan.spans]
+        parts.append(attend_decodes(q[: plan.num_decode], cache, plan))
+    parts += [attend_span(q, kv, cache, span, plan.window) for span in plan.spans]
     out = parts[0] if len(parts) == 1 else torch.cat(parts)
     return out.view(num_tokens, num_heads * head_dim)
 
 
-def can_decode_natively(cache: Tensor) -> bool:
-    """Return whether this project's own kernel reads such a cache, here."""
+def can_attend_natively(cache: Tensor) -> bool:
+    """Return whether this project's own kernels read such a cache, here."""
     return (
         cache.device.type == "cpu"
         and cache.dtype == torch.bfloat16
@@ -92,6 +96,14 @@ def _decode_natively(q: Tensor, cache: Tensor, plan: AttentionPlan) -> Tensor:
     return native.decode_attention(q, cache, plan.decode_blocks, plan.decode_lengths, plan.window)
 
 
+def _prefill_natively(
+    q: Tensor, kv: Tensor, cache: Tensor, span: PrefillSpan, window: int | None
+) -> Tensor:
+    """Attend one sequence's chunk to its keys where they lie."""
+    rows = q[span.start : span.stop]
+    return native.prefill_attention(rows, cache, span.blocks, span.num_context, window)
+
+
 def _decode(q: Tensor, cache: Tensor, plan: AttentionPlan) -> Tensor:
     """Attend one query row per sequence; heads that share a key head become its query rows."""
     num_rows, num_heads, head_dim = q.shape
@@ -103,7 +115,7 @@ def _decode(q: Tensor, cache: Tensor, plan: AttentionPlan) -> Tensor:
     return out.reshape(num_rows, num_heads, head_dim)
 
 
-def _prefill(q: Tensor, kv: Tensor, cache: Tensor, span: PrefillSpan) -> Tensor:
+def _prefill(q: Tensor, kv: Tensor, cache: Tensor, span: PrefillSpan, window: int | None) -> Tensor:
     """Attend one sequence's chunk to its context and, causally, to itself."""
     rows = slice(span.start, span.stop)
     if span.mask is None:

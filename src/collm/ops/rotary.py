@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from collm.ops.native import library as native
+
 
 class RotaryTable:
     """Cosines and signed sines of every position, so that a rotation is three cheap operations.
@@ -32,4 +34,6 @@ class RotaryTable:
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return ``x`` [num_tokens, num_heads, head_dim] rotated by rows of a ``RotaryTable``."""
+    if native.can_take(x):
+        return native.rotate(x, cos, sin)
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)

@@ -15,7 +15,9 @@ from collm.errors import (
     CollmError,
     QueueFullError,
     RequestError,
+    StateError,
     UnknownAdapterError,
+    UnknownObjectError,
 )
 
 logger = logging.getLogger(__name__)
@@ -67,6 +69,8 @@ _TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (BodyTooLargeError, 413, "invalid_request_error", "body_too_large"),
     (RequestError, 400, "invalid_request_error", None),
     (UnknownAdapterError, 404, "invalid_request_error", "model_not_found"),
+    (UnknownObjectError, 404, "invalid_request_error", "not_found"),
+    (StateError, 409, "invalid_request_error", "conflict"),
     (AdapterError, 409, "invalid_request_error", "adapter_conflict"),
     (QueueFullError, 429, "rate_limit_error", "queue_full"),
     (CapacityError, 400, "invalid_request_error", "capacity_exceeded"),

@@ -45,7 +45,8 @@ def planned_step(window: int | None) -> tuple[list[ScheduledSequence], Attention
         sequence.num_computed_tokens = context
         items.append(ScheduledSequence(sequence, new))
     items.sort(key=row_order)
-    batch = BatchBuilder(BLOCK_SIZE, [window], torch.float32).build(items)
+    cache = torch.empty(1, BLOCK_SIZE, 2, NUM_KV_HEADS, HEAD_DIM)
+    batch = BatchBuilder(cache, [window]).build(items)
     return items, batch.attention[window], next_block
 
 

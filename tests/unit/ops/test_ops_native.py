@@ -4,11 +4,16 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from collm.ops.attention import AttentionPlan, can_decode_natively, paged_attention
+from collm.ops.attention import (
+    AttentionPlan,
+    can_attend_natively,
+    paged_attention,
+)
 from collm.ops.elementwise import rms_norm, silu_mul
 from collm.ops.linear import DenseLinear, NativeLinear, freeze_linear
 from collm.ops.lora import AdapterRows, adapted_linear, add_lora_reference
 from collm.ops.native import library as native
+from collm.ops.rotary import RotaryTable, rotate
 
 pytestmark = pytest.mark.skipif(
     not native.is_available(), reason="the kernels are not built, or this CPU lacks AVX512-BF16"
@@ -76,7 +81,7 @@ def test_decode_attention_equals_plain_attention(lengths, window):
     block_size, num_kv_heads, group, head_dim = 16, 2, 3, 64
     num_rows, max_blocks = len(lengths), -(-max(lengths) // block_size)
     cache = randn(64, block_size, 2, num_kv_heads, head_dim)
-    assert can_decode_natively(cache)
+    assert can_attend_natively(cache)
     order = torch.randperm(64, generator=torch.Generator().manual_seed(1))
     blocks = order[: num_rows * max_blocks].view(num_rows, max_blocks)
     # Queries lie between keys and values in one buffer, as the fused projection leaves them.
@@ -87,7 +92,7 @@ def test_decode_attention_equals_plain_attention(lengths, window):
         num_decode=num_rows,
         decode_blocks=blocks,
         decode_lengths=torch.tensor(lengths),
-        decode_mask=torch.empty(0),
+        decode_mask=None,
         window=window,
         spans=(),
     )
@@ -99,6 +104,42 @@ def test_decode_attention_equals_plain_attention(lengths, window):
             k, v = keys[:, 0, head // group], keys[:, 1, head // group]
             weights = (k @ q[row, head].double() / head_dim**0.5).softmax(0)
             assert_close(out[row, head], weights @ v, **ROUNDED)
+
+
+@pytest.mark.parametrize("window", [None, 5, 40])
+@pytest.mark.parametrize(
+    ("num_rows", "num_context", "group", "head_dim"),
+    [(2, 0, 3, 64), (7, 33, 1, 32), (70, 0, 3, 64), (33, 61, 4, 128)],
+)
+def test_prefill_attention_equals_plain_attention(num_rows, num_context, group, head_dim, window):
+    block_size, num_kv_heads, length = 16, 2, num_context + num_rows
+    cache = randn(16, block_size, 2, num_kv_heads, head_dim)
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(1))
+    blocks = order[: -(-length // block_size)]
+    wide = randn(num_rows + 1, num_kv_heads * group + 2, head_dim, seed=2)
+    q = wide[:, : num_kv_heads * group]
+    plain = cache[blocks].flatten(0, 1)[:length].double()
+    out = native.prefill_attention(q[1:], cache, blocks, num_context, window)
+    for row in range(num_rows):
+        last = num_context + row + 1
+        keys = plain[max(0, last - window) if window else 0 : last]
+        for head in range(num_kv_heads * group):
+            k, v = keys[:, 0, head // group], keys[:, 1, head // group]
+            weights = (k @ q[1 + row, head].double() / head_dim**0.5).softmax(0)
+            assert_close(out[row, head], weights @ v, **ROUNDED)
+
+
+def test_rotation_equals_the_plain_one():
+    table = RotaryTable(
+        torch.rand(32, generator=torch.Generator().manual_seed(0)), 1.0, 99, torch.bfloat16
+    )
+    x = randn(50, 5, 64)[:, 1:4]
+    cos, sin = table.rows(torch.arange(7, 57))
+    with torch.no_grad():
+        out = rotate(x, cos, sin)
+    wide = x.double()
+    plain = wide * cos.double() + wide.roll(32, -1) * sin.double()
+    assert_close(out, plain, **ROUNDED)
 
 
 @pytest.mark.parametrize("shape", [(1, 64), (7, 3, 32), (700, 96)])

@@ -34,17 +34,22 @@ def _library() -> ctypes.CDLL | None:
 
 
 def _declare(library: ctypes.CDLL) -> None:
-    linear, attention = library.collm_linear, library.collm_decode_attention
-    norm, gate, write = library.collm_rms_norm, library.collm_silu_mul, library.collm_write_rows
-    for function in (linear, attention, norm, gate, write):
+    linear, norm, gate = library.collm_linear, library.collm_rms_norm, library.collm_silu_mul
+    decode, prefill = library.collm_decode_attention, library.collm_prefill_attention
+    rotate, write = library.collm_rotate, library.collm_write_rows
+    for function in (linear, decode, prefill, norm, gate, rotate, write):
         function.restype = None
     norm.argtypes = [*[_POINTER] * 3, _SIZE, _SIZE, ctypes.c_float, ctypes.c_int]
     gate.argtypes = [_POINTER, _POINTER, _SIZE, _SIZE, ctypes.c_int]
-    write.argtypes = [*[_POINTER] * 3, _SIZE, _SIZE]
+    rotate.argtypes = [_POINTER, _SIZE, *[_POINTER] * 3, *[_SIZE] * 3, ctypes.c_int]
+    write.argtypes = [*[_POINTER] * 3, _SIZE, _SIZE, ctypes.c_int]
     linear.argtypes = [*[_POINTER] * 4, *[_SIZE] * 3, *[_POINTER] * 3, _SIZE, ctypes.c_int]
-    attention.argtypes = [
+    decode.argtypes = [
         _POINTER, _SIZE, _POINTER, _POINTER, _SIZE, _POINTER, _POINTER, *[_SIZE] * 6,
         ctypes.c_float, ctypes.c_int,
+    ]  # fmt: skip
+    prefill.argtypes = [
+        _POINTER, _SIZE, *[_POINTER] * 3, *[_SIZE] * 7, ctypes.c_float, ctypes.c_int,
     ]  # fmt: skip
 
 
@@ -137,9 +142,8 @@ def decode_attention(
     """
     library = _library()
     assert library is not None
+    q = _heads_together(q)
     num_rows, num_heads, head_dim = q.shape
-    if q.stride()[1:] != (head_dim, 1):
-        q = q.contiguous()
     out = q.new_empty(num_rows, num_heads, head_dim)
     library.collm_decode_attention(
         q.data_ptr(),
@@ -159,6 +163,60 @@ def decode_attention(
         torch.get_num_threads(),
     )
     return out
+
+
+def prefill_attention(
+    q: Tensor, cache: Tensor, blocks: Tensor, num_context: int, window: int | None
+) -> Tensor:
+    """Return the causal attention of one sequence's chunk [num_rows, num_heads, head_dim].
+
+    Args:
+        q: Queries [num_rows, num_heads, head_dim], bfloat16; rows may lie apart.
+        cache: [num_blocks, block_size, 2, num_kv_heads, head_dim], bfloat16.
+        blocks: Block ids of the sequence's keys, the chunk's included, int64.
+        num_context: Keys before the chunk.
+        window: Keys a row may look back on, itself included; ``None`` for all.
+    """
+    library = _library()
+    assert library is not None
+    q = _heads_together(q)
+    num_rows, num_heads, head_dim = q.shape
+    out = q.new_empty(num_rows, num_heads, head_dim)
+    library.collm_prefill_attention(
+        q.data_ptr(),
+        q.stride(0),
+        cache.data_ptr(),
+        blocks.data_ptr(),
+        out.data_ptr(),
+        num_rows,
+        num_context,
+        num_heads,
+        cache.shape[3],
+        head_dim,
+        cache.shape[1],
+        window or 0,
+        head_dim**-0.5,
+        torch.get_num_threads(),
+    )
+    return out
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return ``x`` [num_tokens, num_heads, head_dim] rotated by rows of a ``RotaryTable``."""
+    library = _library()
+    assert library is not None
+    x = _heads_together(x)
+    y = x.new_empty(x.shape)
+    library.collm_rotate(
+        x.data_ptr(),
+        x.stride(0),
+        _address(cos),
+        _address(sin),
+        y.data_ptr(),
+        *x.shape,
+        torch.get_num_threads(),
+    )
+    return y
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -203,8 +261,13 @@ def write_rows_(cache: Tensor, kv: Tensor, cache_rows: Tensor) -> None:
     assert cache.is_contiguous()
     kv = kv.contiguous()
     library.collm_write_rows(
-        kv.data_ptr(), cache.data_ptr(), cache_rows.data_ptr(), kv.shape[0], kv.shape[1]
+        kv.data_ptr(), cache.data_ptr(), cache_rows.data_ptr(), *kv.shape, torch.get_num_threads()
     )
+
+
+def _heads_together(x: Tensor) -> Tensor:
+    """Return ``x`` [num_rows, num_heads, head_dim] with each row in one piece."""
+    return x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous()
 
 
 def _address(tensor: Tensor | None) -> int | None:
