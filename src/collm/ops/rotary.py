@@ -1,7 +1,10 @@
 """Rotary position embedding, half-split layout (as Llama and its relatives use it)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from collm.ops.native import library as native
 
@@ -35,5 +38,20 @@ class RotaryTable:
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return ``x`` [num_tokens, num_heads, head_dim] rotated by rows of a ``RotaryTable``."""
     if native.can_take(x):
+        if torch.is_grad_enabled():
+            y: Tensor = _Rotate.apply(x, cos, sin)  # type: ignore[no-untyped-call]
+            return y
         return native.rotate(x, cos, sin)
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+
+
+class _Rotate(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return native.rotate(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return native.rotate(grads[0], cos, sin, turn=-1.0), None, None

@@ -161,11 +161,35 @@ def test_gated_activation_equals_the_plain_one(num_rows):
     assert_close(out, torch.nn.functional.silu(gate) * up, **ROUNDED)
 
 
-def test_gradients_flow_through_norm_and_activation():
-    x = randn(3, 64).requires_grad_()
-    silu_mul(rms_norm(x, randn(64, seed=1), 1e-5)).float().sum().backward()
-    assert x.grad is not None
-    assert x.grad.abs().sum() > 0
+@pytest.mark.parametrize("shape", [(1, 64), (7, 3, 32), (700, 96)])
+def test_gradient_of_the_norm_equals_the_plain_one(shape):
+    x, weight = randn(*shape).requires_grad_(), randn(shape[-1], seed=1)
+    dy, wide = randn(*shape, seed=2), x.detach().double().requires_grad_()
+    (dx,) = torch.autograd.grad(rms_norm(x, weight, 1e-5), x, dy)
+    plain = torch.nn.functional.rms_norm(wide, weight.shape, weight.double(), 1e-5)
+    (expected,) = torch.autograd.grad(plain, wide, dy.double())
+    assert_close(dx, expected, **ROUNDED)
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 600])
+def test_gradient_of_the_gated_activation_equals_the_plain_one(num_rows):
+    gate_up, dy = randn(num_rows, 128, scale=2.0).requires_grad_(), randn(num_rows, 64, seed=2)
+    wide = gate_up.detach().double().requires_grad_()
+    (d_gate_up,) = torch.autograd.grad(silu_mul(gate_up), gate_up, dy)
+    gate, up = wide.chunk(2, dim=-1)
+    (expected,) = torch.autograd.grad(torch.nn.functional.silu(gate) * up, wide, dy.double())
+    assert_close(d_gate_up, expected, **ROUNDED)
+
+
+def test_gradient_of_a_rotation_turns_back():
+    x, dy = randn(9, 3, 64).requires_grad_(), randn(9, 3, 64, seed=1)
+    inv_freq = torch.rand(32, generator=torch.Generator().manual_seed(0))
+    cos, sin = RotaryTable(inv_freq, 1.0, 9, torch.bfloat16).rows(torch.arange(9))
+    wide = x.detach().double().requires_grad_()
+    (dx,) = torch.autograd.grad(rotate(x, cos, sin), x, dy)
+    plain = wide * cos.double() + wide.roll(32, -1) * sin.double()
+    (expected,) = torch.autograd.grad(plain, wide, dy.double())
+    assert_close(dx, expected, **ROUNDED)
 
 
 def test_written_rows_are_finite():

@@ -36,12 +36,17 @@ def _library() -> ctypes.CDLL | None:
 def _declare(library: ctypes.CDLL) -> None:
     linear, norm, gate = library.collm_linear, library.collm_rms_norm, library.collm_silu_mul
     decode, prefill = library.collm_decode_attention, library.collm_prefill_attention
+    norm_back, gate_back = library.collm_rms_norm_back, library.collm_silu_mul_back
     rotate, write = library.collm_rotate, library.collm_write_rows
-    for function in (linear, decode, prefill, norm, gate, rotate, write):
+    for function in (linear, decode, prefill, norm, norm_back, gate, gate_back, rotate, write):
         function.restype = None
     norm.argtypes = [*[_POINTER] * 3, _SIZE, _SIZE, ctypes.c_float, ctypes.c_int]
     gate.argtypes = [_POINTER, _POINTER, _SIZE, _SIZE, ctypes.c_int]
-    rotate.argtypes = [_POINTER, _SIZE, *[_POINTER] * 3, *[_SIZE] * 3, ctypes.c_int]
+    norm_back.argtypes = [*[_POINTER] * 4, _SIZE, _SIZE, ctypes.c_float, ctypes.c_int]
+    gate_back.argtypes = [*[_POINTER] * 3, _SIZE, _SIZE, ctypes.c_int]
+    rotate.argtypes = [
+        _POINTER, _SIZE, *[_POINTER] * 3, *[_SIZE] * 3, ctypes.c_float, ctypes.c_int,
+    ]  # fmt: skip
     write.argtypes = [*[_POINTER] * 3, _SIZE, _SIZE, ctypes.c_int]
     linear.argtypes = [*[_POINTER] * 4, *[_SIZE] * 3, *[_POINTER] * 3, _SIZE, ctypes.c_int]
     decode.argtypes = [
@@ -59,12 +64,11 @@ def is_available() -> bool:
 
 
 def can_take(x: Tensor) -> bool:
-    """Return whether the kernels take activations like ``x``: bfloat16, no gradient wanted."""
+    """Return whether the kernels take activations like ``x``."""
     return (
         x.dtype == torch.bfloat16
         and x.device.type == "cpu"
         and x.shape[-1] % COLUMNS == 0
-        and not torch.is_grad_enabled()
         and _library() is not None
     )
 
@@ -201,8 +205,11 @@ def prefill_attention(
     return out
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return ``x`` [num_tokens, num_heads, head_dim] rotated by rows of a ``RotaryTable``."""
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, turn: float = 1.0) -> Tensor:
+    """Return ``x`` [num_tokens, num_heads, head_dim] rotated by rows of a ``RotaryTable``.
+
+    A ``turn`` of -1 rotates back.
+    """
     library = _library()
     assert library is not None
     x = _heads_together(x)
@@ -214,6 +221,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         _address(sin),
         y.data_ptr(),
         *x.shape,
+        turn,
         torch.get_num_threads(),
     )
     return y
@@ -238,6 +246,26 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return y
 
 
+def rms_norm_back(dy: Tensor, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Return the gradient of ``rms_norm`` by ``x``, for the gradient ``dy`` of its output."""
+    library = _library()
+    assert library is not None
+    dy, x = dy.contiguous(), x.contiguous()
+    dx = torch.empty_like(x)
+    width = x.shape[-1]
+    library.collm_rms_norm_back(
+        dy.data_ptr(),
+        x.data_ptr(),
+        weight.data_ptr(),
+        dx.data_ptr(),
+        x.numel() // width,
+        width,
+        eps,
+        torch.get_num_threads(),
+    )
+    return dx
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     """Return ``silu(gate) * up`` [num_tokens, width] of ``gate_up`` [num_tokens, 2 * width]."""
     library = _library()
@@ -249,6 +277,22 @@ def silu_mul(gate_up: Tensor) -> Tensor:
         gate_up.data_ptr(), y.data_ptr(), num_tokens, width, torch.get_num_threads()
     )
     return y
+
+
+def silu_mul_back(dy: Tensor, gate_up: Tensor) -> Tensor:
+    """Return the gradient of ``silu_mul`` by ``gate_up``, for the gradient ``dy`` of its output."""
+    library = _library()
+    assert library is not None
+    dy, gate_up = dy.contiguous(), gate_up.contiguous()
+    d_gate_up = torch.empty_like(gate_up)
+    library.collm_silu_mul_back(
+        dy.data_ptr(),
+        gate_up.data_ptr(),
+        d_gate_up.data_ptr(),
+        *dy.shape,
+        torch.get_num_threads(),
+    )
+    return d_gate_up
 
 
 def write_rows_(cache: Tensor, kv: Tensor, cache_rows: Tensor) -> None:
