@@ -1,0 +1,221 @@
+"""One candidate against what is served, sample by sample, until it is decided."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from collm.gate.config import GENERAL, GateConfig
+from collm.gate.evidence import Evidence, gain
+
+_ONE_SIDED_95 = 1.6449
+"""95 % quantile of the standard normal distribution."""
+
+
+class Verdict(StrEnum):
+    """What a trial found."""
+
+    BETTER = "better"
+    """Proven better, and no slice is worse past its bound: promote."""
+    WORSE = "worse"
+    """Proven worse on average, or past its bound in every slice."""
+    NOT_SHOWN = "not_shown"
+    """The samples ran out before anything was proven."""
+    SLICE_WORSE = "slice_worse"
+    """At least one slice is worse past its bound."""
+    NOT_FINITE = "not_finite"
+    """The candidate's loss is NaN or infinite on some sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedLoss:
+    """Both sides' loss on one held-out sample."""
+
+    sample_id: str
+    slice: str
+    active: float
+    """Mean nats per supervised token under the served version."""
+    candidate: float
+    """The same under the candidate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceLoss:
+    """Loss differences, candidate − active, over one slice's samples with two finite losses."""
+
+    bound: float
+    """Most that the mean may be, in nats per token."""
+    n: int = 0
+    sum_d: float = 0.0
+    sum_d2: float = 0.0
+
+    @property
+    def increase(self) -> float:
+        """Mean difference in nats per token; 0 without samples."""
+        return self.sum_d / self.n if self.n else 0.0
+
+    @property
+    def is_above(self) -> bool:
+        """Whether the mean difference is above the bound."""
+        return self.increase > self.bound
+
+    @property
+    def is_surely_above(self) -> bool:
+        """Whether it is above at 95 % one-sided confidence, by the normal approximation."""
+        if self.n < 2:
+            return False
+        variance = max(0.0, self.sum_d2 - self.n * self.increase**2) / (self.n - 1)
+        return self.increase - _ONE_SIDED_95 * math.sqrt(variance / self.n) > self.bound
+
+    def plus(self, d: float) -> "SliceLoss":
+        """Return the sums with one more difference."""
+        return SliceLoss(
+            bound=self.bound, n=self.n + 1, sum_d=self.sum_d + d, sum_d2=self.sum_d2 + d * d
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialReport:
+    """A trial in numbers; losses and evidence leave general text out."""
+
+    verdict: Verdict
+    num_samples: int
+    """Samples compared, general text included."""
+    active_loss: float
+    """Mean nats per token over samples with two finite losses; NaN without any."""
+    candidate_loss: float
+    evidence: float
+    """E-value for better: the inverse of the error at which it would just be proven."""
+    evidence_worse: float
+    """E-value for worse."""
+    slices: Mapping[str, SliceLoss]
+
+    def numbers(self) -> dict[str, Any]:
+        """Return what the decisions table records: plain values, ``None`` for a missing mean."""
+        return {
+            "verdict": self.verdict.value,
+            "num_samples": self.num_samples,
+            "active_loss": _known(self.active_loss),
+            "candidate_loss": _known(self.candidate_loss),
+            "evidence": self.evidence,
+            "evidence_worse": self.evidence_worse,
+            "slices": {name: asdict(sums) for name, sums in self.slices.items()},
+        }
+
+
+class Trial:
+    """Collects paired losses and says when they suffice.
+
+    General text has a say through its bound alone: most candidates leave it as it is or make it a
+    little worse, which would hide what they gained.
+
+    Args:
+        config: What is asked of a candidate.
+        slice_sizes: Held-out samples that each slice has in all; a slice with fewer than
+            ``min_slice_samples`` is then not waited for in vain. Unknown slices count as large.
+    """
+
+    def __init__(self, config: GateConfig, slice_sizes: Mapping[str, int] | None = None) -> None:
+        self._config = config
+        self._sizes = slice_sizes or {}
+        self._better = Evidence(first_look=config.min_samples)
+        self._worse = Evidence(first_look=config.min_samples)
+        self._num_seen: Counter[str] = Counter()
+        self._slices: dict[str, SliceLoss] = {}
+        self._active_sum = 0.0
+        self._candidate_sum = 0.0
+        self._num_summed = 0
+        self._is_finite = True
+
+    @property
+    def num_samples(self) -> int:
+        """Samples compared so far, general text included."""
+        return self._num_seen.total()
+
+    def add(self, pair: PairedLoss) -> None:
+        """Count one more held-out sample, which neither side was trained on."""
+        self._num_seen[pair.slice] += 1
+        sums = self._slices.get(pair.slice) or SliceLoss(bound=self._config.bound(pair.slice))
+        self._slices[pair.slice] = sums
+        if not math.isfinite(pair.candidate):
+            self._is_finite = False
+            return
+        if math.isfinite(pair.active):
+            self._slices[pair.slice] = sums.plus(pair.candidate - pair.active)
+        if pair.slice != GENERAL:
+            self._add_own(pair)
+
+    def verdict(self, *, is_exhausted: bool) -> Verdict | None:
+        """Return what is decided, or ``None`` to ask for more samples.
+
+        Args:
+            is_exhausted: No more samples can come; ``max_samples`` count as that by themselves.
+        """
+        is_exhausted = is_exhausted or self.num_samples >= self._config.max_samples
+        refusal = self._refusal()
+        if refusal is not None:
+            return refusal
+        if not self._is_better():
+            return Verdict.NOT_SHOWN if is_exhausted else None
+        if any(sums.is_above for sums in self._slices.values()):
+            return Verdict.SLICE_WORSE if is_exhausted else None
+        return Verdict.BETTER if is_exhausted or self._has_enough_of_each() else None
+
+    def report(self) -> TrialReport:
+        """Return the numbers, judged as if no more samples came."""
+        verdict = self.verdict(is_exhausted=True)
+        assert verdict is not None, "an exhausted trial is decided"
+        return TrialReport(
+            verdict=verdict,
+            num_samples=self.num_samples,
+            active_loss=_mean(self._active_sum, self._num_summed),
+            candidate_loss=_mean(self._candidate_sum, self._num_summed),
+            evidence=self._better.peak,
+            evidence_worse=self._worse.peak,
+            slices=dict(self._slices),
+        )
+
+    def _add_own(self, pair: PairedLoss) -> None:
+        d = gain(pair.active, pair.candidate)
+        self._better.add(d)
+        self._worse.add(-d)
+        if math.isfinite(pair.active):
+            self._active_sum += pair.active
+            self._candidate_sum += pair.candidate
+            self._num_summed += 1
+
+    def _refusal(self) -> Verdict | None:
+        """Return why the candidate is refused whatever comes, if it is."""
+        if not self._is_finite:
+            return Verdict.NOT_FINITE
+        surely = {
+            name
+            for name, sums in self._slices.items()
+            if sums.n >= self._config.min_slice_samples and sums.is_surely_above
+        }
+        own = self._slices.keys() - {GENERAL}
+        if self._worse.proves(self._config.error) or (own and own <= surely):
+            return Verdict.WORSE
+        return Verdict.SLICE_WORSE if surely else None
+
+    def _is_better(self) -> bool:
+        # Without any finite active loss there is no mean to compare, and anything finite is better.
+        is_lower = self._candidate_sum < self._active_sum or self._num_summed == 0
+        return is_lower and self._better.proves(self._config.error)
+
+    def _has_enough_of_each(self) -> bool:
+        wanted = self._config.min_slice_samples
+        return all(
+            count >= min(wanted, self._sizes.get(name, wanted))
+            for name, count in self._num_seen.items()
+        )
+
+
+def _mean(total: float, count: int) -> float:
+    return total / count if count else math.nan
+
+
+def _known(mean: float) -> float | None:
+    return None if math.isnan(mean) else mean
