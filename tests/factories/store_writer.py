@@ -4,15 +4,12 @@ Run as ``python -m factories.store_writer FOLDER KILL_AT``: it prints one line a
 has been acknowledged, and kills itself before line ``KILL_AT`` of the store's code (0: never).
 """
 
-import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from collm.store.data_folder import DataFolder
+from factories.killed_process import acknowledge, kill_self_at
 
 MAX_VERSIONS = 2
 
@@ -33,26 +30,6 @@ def writer(number: int) -> Callable[[Path], None]:
     return write
 
 
-def _kill_at(line: int) -> None:
-    remaining = line
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal remaining
-        if f"collm{os.sep}store" not in frame.f_code.co_filename:
-            return None
-        if event == "line":
-            remaining -= 1
-            if remaining == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return trace
-
-    sys.settrace(trace)
-
-
-def _acknowledge(what: str, number: int) -> None:
-    print(what, number, flush=True)
-
-
 def _write_without_end(data: DataFolder) -> None:
     while True:
         number = data.versions.next_number("a")
@@ -65,19 +42,19 @@ def _write_without_end(data: DataFolder) -> None:
             metadata={},
             write=writer(number),
         )
-        _acknowledge("published", number)
+        acknowledge("published", number)
         data.decisions.promote(published.version, "better", {"n": number})
-        _acknowledge("promotion", number)
+        acknowledge("promotion", number)
         if number % 3 == 0 and "a" in data.decisions.held():
             back = data.decisions.held()["a"]
             data.decisions.rollback(back, "worse", {"n": number})
-            _acknowledge("rollback", int(back.partition("@")[2]))
+            acknowledge("rollback", int(back.partition("@")[2]))
         data.checkpoints.save("a", writer(number), {"step": number})
-        _acknowledge("saved", number)
+        acknowledge("saved", number)
 
 
 if __name__ == "__main__":
     if int(sys.argv[2]):
-        _kill_at(int(sys.argv[2]))
+        kill_self_at(int(sys.argv[2]))
     with DataFolder(Path(sys.argv[1]), max_versions=MAX_VERSIONS, now_s=lambda: 0.0) as opened:
         _write_without_end(opened)

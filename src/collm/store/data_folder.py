@@ -12,8 +12,16 @@ from collm.errors import ConfigError
 from collm.store.checkpoints import CheckpointStore
 from collm.store.database import Database
 from collm.store.decisions import DecisionStore
+from collm.store.feedback import FeedbackStore
 from collm.store.files import make_folder
+from collm.store.jobs import JobStore
+from collm.store.pins import PinStore
+from collm.store.responses import ResponseStore
+from collm.store.uploads import FileStore
 from collm.store.versions import VersionStore
+
+_MAX_LOG_ENTRIES = 10_000
+"""Events kept per job, days of them at one a minute; a continuous job would fill the disk."""
 
 
 class DataFolder:
@@ -27,7 +35,7 @@ class DataFolder:
 
         Args:
             path: The folder; it and its parents are created.
-            max_versions: Latest versions kept per adapter, besides the active and the held one.
+            max_versions: Latest versions kept per adapter, besides active, held and pinned ones.
             now_s: Wall clock, seconds since 1970.
 
         Raises:
@@ -46,6 +54,7 @@ class DataFolder:
                     database, path / "adapters", max_versions=max_versions, now_s=now_s
                 )
                 self.checkpoints = CheckpointStore(path / "training")
+                self.files = FileStore(database, path / "files", now_s=now_s)
             except Timeout:
                 raise ConfigError(
                     f"data folder {path} is in use by another process; each replica needs its own"
@@ -53,6 +62,10 @@ class DataFolder:
             except (OSError, sqlite3.Error) as error:
                 raise ConfigError(f"data folder {path} cannot be used: {error}") from error
             self.decisions = DecisionStore(database, now_s=now_s)
+            self.pins = PinStore(database)
+            self.jobs = JobStore(database, max_log_entries=_MAX_LOG_ENTRIES, now_s=now_s)
+            self.responses = ResponseStore(database, now_s=now_s)
+            self.feedback = FeedbackStore(database, now_s=now_s)
             self._resources = resources.pop_all()
 
     def close(self) -> None:

@@ -46,6 +46,11 @@ class Database:
         with self._reading:
             return self._reader.execute(sql, parameters).fetchall()
 
+    def empty_log(self) -> None:
+        """Empty the write-ahead log, so that text deleted before is nowhere on disk any more."""
+        with self._writing, self._reading:
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def close(self) -> None:
         """Close the connections; waits for a transaction in progress."""
         with self._writing, self._reading:
@@ -67,6 +72,7 @@ def _open(path: Path) -> sqlite3.Connection:
             raise ConfigError(f"database {path}: its file system allows journal mode {mode!r} only")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")  # deleted text leaves no trace in the file
         _migrate(connection, path)
     except BaseException:
         connection.close()

@@ -1,7 +1,6 @@
-"""Which version of each adapter is active, and why: one row per promotion, rollback and refusal."""
+"""Which version of each adapter is active, and why: one row per decision."""
 
 import json
-import math
 import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from collm.errors import UnknownAdapterError
 from collm.store.database import Database
+from collm.store.json_text import to_json
 from collm.store.names import check_name
 from collm.types import VersionId
 
@@ -20,6 +20,7 @@ class DecisionKind(StrEnum):
     PROMOTION = "promotion"
     ROLLBACK = "rollback"
     REFUSAL = "refusal"
+    UNLOAD = "unload"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,8 @@ class Decision:
     kind: DecisionKind
     adapter: str
     version: VersionId | None
-    """The version promoted, returned to, or refused; ``None`` for a candidate without a name."""
+    """The version promoted, returned to, or refused; ``None`` for a candidate without a name, and
+    when an adapter is unloaded."""
     previous: VersionId | None
     """The version that was active when it was decided."""
     reason: str
@@ -64,12 +66,13 @@ class DecisionStore:
         )
         return {row["name"]: row["held"] for row in rows}
 
-    def history(self, adapter: str) -> tuple[Decision, ...]:
-        """Return every decision about an adapter, oldest first."""
+    def history(self, adapter: str, limit: int | None = None) -> tuple[Decision, ...]:
+        """Return the decisions about an adapter, or only the latest ``limit``; oldest first."""
         rows = self._database.query(
-            "SELECT * FROM decisions WHERE adapter = ? ORDER BY id", (adapter,)
+            "SELECT * FROM decisions WHERE adapter = ? ORDER BY id DESC LIMIT ?",
+            (adapter, -1 if limit is None else limit),
         )
-        return tuple(_from_row(row) for row in rows)
+        return tuple(_from_row(row) for row in reversed(rows))
 
     def promote(self, version: VersionId, reason: str, numbers: Mapping[str, Any]) -> None:
         """Make a version the active one and hold the one before; no effect if it is active already.
@@ -118,6 +121,26 @@ class DecisionStore:
                 numbers=numbers,
             )
 
+    def unload(self, adapter: str, reason: str) -> None:
+        """Make no version of an adapter active and hold none; no effect if none is active.
+
+        Its versions stay published, so that one may be promoted again.
+        """
+        with self._database.transaction() as connection:
+            active, _ = _pointers(connection, adapter)
+            if active is None:
+                return
+            _point(connection, adapter, active=None, held=None)
+            self._add(
+                connection,
+                DecisionKind.UNLOAD,
+                adapter,
+                version=None,
+                previous=active,
+                reason=reason,
+                numbers={},
+            )
+
     def refuse(
         self, adapter: str, version: VersionId | None, reason: str, numbers: Mapping[str, Any]
     ) -> None:
@@ -146,7 +169,7 @@ class DecisionStore:
         reason: str,
         numbers: Mapping[str, Any],
     ) -> None:
-        text = json.dumps(_writable(numbers), allow_nan=False)
+        text = to_json(numbers)
         connection.execute(
             "INSERT INTO decisions (decided_at_s, kind, adapter, version, previous, reason, "
             "numbers) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -174,7 +197,11 @@ def _pointers(
 
 
 def _point(
-    connection: sqlite3.Connection, adapter: str, *, active: VersionId, held: VersionId | None
+    connection: sqlite3.Connection,
+    adapter: str,
+    *,
+    active: VersionId | None,
+    held: VersionId | None,
 ) -> None:
     connection.execute(
         "UPDATE adapters SET active = ?, held = ? WHERE name = ?", (active, held, adapter)
@@ -191,14 +218,3 @@ def _from_row(row: sqlite3.Row) -> Decision:
         reason=row["reason"],
         numbers=json.loads(row["numbers"]),
     )
-
-
-def _writable(value: Any) -> Any:
-    """Return ``value`` with texts for the floats that JSON cannot write."""
-    if isinstance(value, Mapping):
-        return {key: _writable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_writable(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

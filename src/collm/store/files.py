@@ -31,6 +31,21 @@ def create_folder(path: Path, fill: Callable[[Path], None]) -> None:
         _sync(path.parent)
 
 
+def create_file(path: Path, content: bytes) -> None:
+    """Create ``path``, which must not exist, with ``content``.
+
+    Raises:
+        FileExistsError: ``path`` exists; it is left as it is.
+    """
+    if path.exists():
+        raise FileExistsError(f"{path} exists already")
+    with _staged(path) as staged:
+        staged.write_bytes(content)
+        _sync(staged)
+        staged.rename(path)
+        _sync(path.parent)
+
+
 def make_folder(path: Path) -> None:
     """Create ``path`` and its missing parents, durably; do nothing if it is there."""
     if not path.is_dir():

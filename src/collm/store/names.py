@@ -1,6 +1,7 @@
-"""Names that become names of folders: no separators, no dots at the front, bounded length."""
+"""Names that become names of folders, and ids made up here."""
 
 import re
+import secrets
 
 from collm.errors import AdapterError
 
@@ -14,3 +15,8 @@ def check_name(what: str, name: str) -> None:
             f"{what} {name!r} is not allowed: it must be 1 to 64 letters, digits, '.', '_' or '-', "
             "the first a letter or digit"
         )
+
+
+def new_id(prefix: str) -> str:
+    """Return ``PREFIX-`` and 24 random hexadecimal digits."""
+    return f"{prefix}-{secrets.token_hex(12)}"

@@ -56,7 +56,7 @@ class VersionStore:
         Args:
             database: Holds the rows.
             root: Folder for ``NAME/LABEL/``; nothing else may live there.
-            max_versions: Latest versions kept per adapter, besides the active and the held one.
+            max_versions: Latest versions kept per adapter, besides active, held and pinned ones.
             now_s: Wall clock, seconds since 1970.
 
         Raises:
@@ -178,6 +178,7 @@ class VersionStore:
                 "(SELECT id FROM versions WHERE adapter = ?1 ORDER BY id DESC LIMIT ?2) "
                 "AND NOT EXISTS "
                 "(SELECT 1 FROM adapters WHERE name = ?1 AND version IN (active, held)) "
+                "AND version NOT IN (SELECT version FROM pins) "
                 "RETURNING label",
                 (adapter, self._max_versions),
             ).fetchall()

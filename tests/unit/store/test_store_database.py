@@ -98,6 +98,17 @@ def test_reopened_database_keeps_its_rows(tmp_path: Path) -> None:
     database.close()
 
 
+def test_database_of_an_older_collm_is_brought_up_to_date_with_its_rows(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "collm.db", isolation_level=None)
+    connection.executescript(f"{MIGRATIONS[0]} PRAGMA user_version = 1;")
+    connection.execute(ADD, ("a",))
+    connection.close()
+    database = Database(tmp_path / "collm.db")
+    assert names(database) == ["a"]
+    assert database.query("SELECT * FROM jobs") == []
+    database.close()
+
+
 def test_database_of_a_newer_collm_is_refused(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "collm.db")
     connection.execute("PRAGMA user_version = 99")

@@ -91,6 +91,33 @@ def test_refusal_of_non_finite_numbers_can_be_written_and_shown(data: DataFolder
     json.dumps(decision.numbers, allow_nan=False)
 
 
+def test_latest_decisions_are_told_oldest_first(data: DataFolder) -> None:
+    for number in range(5):
+        data.decisions.refuse("a", None, str(number), {})
+    assert [item.reason for item in data.decisions.history("a", limit=2)] == ["3", "4"]
+    assert len(data.decisions.history("a", limit=9)) == 5
+
+
+def test_unloaded_adapter_has_no_active_version_until_one_is_promoted_again(
+    data: DataFolder,
+) -> None:
+    data.decisions.promote(ONE, "better", {})
+    data.decisions.promote(TWO, "better", {})
+    for _ in range(2):
+        data.decisions.unload("a", "asked for")
+    assert (data.decisions.active(), data.decisions.held()) == ({}, {})
+    decision = data.decisions.history("a")[-1]
+    assert (decision.kind, decision.version, decision.previous) == ("unload", None, TWO)
+    assert len(data.decisions.history("a")) == 3
+    data.decisions.promote(TWO, "loaded again", {})
+    assert (data.decisions.active(), data.decisions.held()) == ({"a": TWO}, {})
+
+
+def test_unloading_an_unknown_adapter_decides_nothing(data: DataFolder) -> None:
+    data.decisions.unload("b", "asked for")
+    assert data.decisions.history("b") == ()
+
+
 def test_unpublished_version_is_not_promoted(data: DataFolder) -> None:
     with pytest.raises(UnknownAdapterError, match="'a@9' is not published"):
         data.decisions.promote(VersionId("a@9"), "better", {})

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from collm.store.files import create_folder, make_folder, remove_remains
+from collm.store.files import create_file, create_folder, make_folder, remove_remains
 
 
 def fail(_: Path) -> None:
@@ -43,6 +43,32 @@ def test_everything_is_flushed_before_the_folder_appears(
     create_folder(target, fill)
     assert sorted(flushed[:-1]) == [("deep", False), ("file", False), ("folder", False)]
     assert flushed[-1] == (tmp_path.name, True)
+
+
+def test_content_is_flushed_before_the_file_appears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "file"
+    flushed: list[tuple[str, bool, bytes | None]] = []
+    real_fsync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        content = path.read_bytes() if path.is_file() else None
+        flushed.append((path.name, target.exists(), content))
+        real_fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    create_file(target, b"x")
+    assert flushed == [("file", False, b"x"), (tmp_path.name, True, None)]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_existing_file_is_left_as_it_is(tmp_path: Path) -> None:
+    create_file(tmp_path / "file", b"old")
+    with pytest.raises(FileExistsError, match="file exists already"):
+        create_file(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"old"
 
 
 def test_remains_are_removed_and_nothing_else(tmp_path: Path) -> None:

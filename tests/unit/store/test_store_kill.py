@@ -1,44 +1,15 @@
 """A writer killed at any instant loses nothing acknowledged and leaves nothing half-written."""
 
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from collm.store.data_folder import DataFolder
+from factories.killed_process import acknowledged_before_kill, acknowledged_before_line
 from factories.store_writer import MAX_VERSIONS, content
 
-TESTS = Path(__file__).parents[2]
-
-
-def start(folder: Path, kill_at: int = 0) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "factories.store_writer", str(folder), str(kill_at)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
-    )
-
-
-def acknowledged_before_line(folder: Path, line: int) -> list[str]:
-    with start(folder, kill_at=line) as process:
-        assert process.stdout is not None
-        lines = process.stdout.read().splitlines()
-    assert process.returncode == -9
-    return lines
-
-
-def acknowledged_before_kill(folder: Path, num_lines: int) -> list[str]:
-    with start(folder) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(num_lines)]
-        process.kill()
-        lines += process.stdout.readlines()
-    assert process.returncode == -9
-    return [line.strip() for line in lines]
+WRITER = "store_writer"
 
 
 def check(folder: Path, acknowledged: list[str]) -> None:
@@ -98,17 +69,17 @@ def read(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("line", sorted(random.Random(1).sample(range(1, 900), 10)))
 def test_process_killed_before_a_line_of_the_store_loses_nothing(tmp_path: Path, line: int) -> None:
-    check(tmp_path, acknowledged_before_line(tmp_path, line))
+    check(tmp_path, acknowledged_before_line(WRITER, tmp_path, line))
 
 
 @pytest.mark.parametrize("num_lines", sorted(random.Random(2).sample(range(1, 40), 4)))
 def test_process_killed_from_outside_loses_nothing(tmp_path: Path, num_lines: int) -> None:
-    check(tmp_path, acknowledged_before_kill(tmp_path, num_lines))
+    check(tmp_path, acknowledged_before_kill(WRITER, tmp_path, num_lines))
 
 
 def test_replica_killed_again_and_again_goes_on_from_where_it_was(tmp_path: Path) -> None:
     draw = random.Random(3)
     acknowledged: list[str] = []
     for _ in range(4):
-        acknowledged += acknowledged_before_line(tmp_path, draw.randrange(300, 900))
+        acknowledged += acknowledged_before_line(WRITER, tmp_path, draw.randrange(300, 900))
         check(tmp_path, acknowledged)

@@ -1,0 +1,204 @@
+"""Feedback on answers, which becomes training samples.
+
+The same text is a sample of an adapter once. Deleted feedback leaves an empty row with the digest
+of its text, so that the text is refused when it comes again; what retention drops may come again.
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from collm.errors import StateError
+from collm.store.database import Database
+from collm.store.json_text import to_json
+from collm.store.names import new_id
+from collm.store.pages import ObjectTable, Page
+from collm.types import VersionId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feedback:
+    """What a user said about one choice of a response."""
+
+    feedback_id: str
+    response_id: str
+    choice: int
+    adapter: str
+    """The adapter that answered, which learns from it."""
+    version: VersionId
+    """The version that answered."""
+    rating: float | None
+    """From 0 (bad) to 1 (good)."""
+    messages: tuple[Mapping[str, Any], ...] | None
+    """Prompt and answer to learn; ``None`` if there is nothing to learn, or it was deleted."""
+    weight: float
+    """Weight of the sample's loss."""
+    created_at_s: float
+    """Wall-clock time, seconds since 1970."""
+    is_deleted: bool
+
+
+class FeedbackStore:
+    """Owner of the feedback. Any thread may use it."""
+
+    def __init__(self, database: Database, *, now_s: Callable[[], float]) -> None:
+        """Keep feedback in ``database``, dated by ``now_s`` (wall clock, seconds since 1970)."""
+        self._database = database
+        self._now_s = now_s
+        self._table = ObjectTable(
+            name="feedback", key="feedback_id", noun="feedback", build=_from_row
+        )
+
+    def add(
+        self,
+        *,
+        response_id: str,
+        choice: int,
+        adapter: str,
+        version: VersionId,
+        rating: float | None,
+        messages: Sequence[Mapping[str, Any]] | None,
+        weight: float,
+    ) -> Feedback:
+        """Keep feedback; it survives power loss once this returns.
+
+        Args:
+            response_id: The response it is about.
+            choice: Which of its choices.
+            adapter: The adapter that answered.
+            version: The version that answered.
+            rating: What the user gave, if anything.
+            messages: Prompt and answer to learn, or ``None``.
+            weight: Weight of the sample's loss.
+
+        Raises:
+            StateError: The adapter has the same messages already, or, without messages, the choice
+                was rated so before; code ``"duplicate"``, whether the earlier one was deleted or
+                not.
+        """
+        text = None if messages is None else to_json(messages)
+        digest = _digest(messages if messages is not None else [response_id, choice])
+        feedback_id = new_id("fb")
+        with self._database.transaction() as connection:
+            _refuse_duplicate(connection, adapter, digest)
+            connection.execute(
+                "INSERT INTO feedback (feedback_id, response_id, choice, adapter, version, rating, "
+                "messages, weight, digest, created_at_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    feedback_id,
+                    response_id,
+                    choice,
+                    adapter,
+                    version,
+                    rating,
+                    text,
+                    weight,
+                    digest,
+                    self._now_s(),
+                ),
+            )
+            return self._table.find(connection.execute, feedback_id)
+
+    def get(self, feedback_id: str) -> Feedback:
+        """Return one; raises ``UnknownObjectError`` if there never was, or retention dropped it."""
+        return self._table.find(self._database.query, feedback_id)
+
+    def list(
+        self, adapter: str | None = None, after: str | None = None, limit: int = 20
+    ) -> Page[Feedback]:
+        """Return a page of the feedback to an adapter, or to all, newest first, but not deleted.
+
+        Raises:
+            UnknownObjectError: There is no feedback ``after``.
+        """
+        return self._table.page(
+            self._database,
+            "NOT is_deleted AND (?1 IS NULL OR adapter = ?1)",
+            (adapter,),
+            after=after,
+            limit=limit,
+        )
+
+    def samples(self, adapter: str) -> tuple[Feedback, ...]:
+        """Return what an adapter shall learn from, oldest first."""
+        rows = self._database.query(
+            "SELECT * FROM feedback WHERE adapter = ? AND messages IS NOT NULL AND weight > 0 "
+            "ORDER BY id",
+            (adapter,),
+        )
+        return tuple(_from_row(row) for row in rows)
+
+    def delete(self, feedback_id: str) -> Feedback:
+        """Forget a sample's text, on disk too; return what is left. May be repeated.
+
+        Raises:
+            UnknownObjectError: There is no such feedback.
+        """
+        with self._database.transaction() as connection:
+            connection.execute(
+                "UPDATE feedback SET messages = NULL, is_deleted = 1 WHERE feedback_id = ?",
+                (feedback_id,),
+            )
+            left = self._table.find(connection.execute, feedback_id)
+        self._database.empty_log()
+        return left
+
+    def prune(self, adapter: str, max_samples: int, older_than_s: float) -> tuple[str, ...]:
+        """Drop an adapter's oldest feedback; what was deleted by id stays refused.
+
+        Args:
+            adapter: Whose feedback.
+            max_samples: Latest samples kept, and as many ratings without a text to learn.
+            older_than_s: Age in seconds from which on all are dropped.
+
+        Returns:
+            Ids of the dropped feedback, oldest first.
+        """
+        with self._database.transaction() as connection:
+            rows = connection.execute(
+                "SELECT id, feedback_id FROM (SELECT id, feedback_id, created_at_s, row_number() "
+                "OVER (PARTITION BY messages IS NULL ORDER BY id DESC) AS place FROM feedback "
+                "WHERE adapter = ? AND NOT is_deleted) WHERE place > ? OR created_at_s < ? "
+                "ORDER BY id",
+                (adapter, max_samples, self._now_s() - older_than_s),
+            ).fetchall()
+            connection.executemany(
+                "DELETE FROM feedback WHERE id = ?", [(row["id"],) for row in rows]
+            )
+        return tuple(row["feedback_id"] for row in rows)
+
+
+def _refuse_duplicate(connection: sqlite3.Connection, adapter: str, digest: str) -> None:
+    earlier = connection.execute(
+        "SELECT feedback_id, is_deleted FROM feedback WHERE adapter = ? AND digest = ?",
+        (adapter, digest),
+    ).fetchone()
+    if earlier is not None:
+        state = "was deleted" if earlier["is_deleted"] else "exists already"
+        raise StateError(
+            f"the same feedback to adapter {adapter!r} {state}: {earlier['feedback_id']}",
+            code="duplicate",
+        )
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _from_row(row: sqlite3.Row) -> Feedback:
+    return Feedback(
+        feedback_id=row["feedback_id"],
+        response_id=row["response_id"],
+        choice=row["choice"],
+        adapter=row["adapter"],
+        version=row["version"],
+        rating=row["rating"],
+        messages=None if row["messages"] is None else tuple(json.loads(row["messages"])),
+        weight=row["weight"],
+        created_at_s=row["created_at_s"],
+        is_deleted=bool(row["is_deleted"]),
+    )

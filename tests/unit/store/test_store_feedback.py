@@ -1,0 +1,215 @@
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collm.errors import StateError, UnknownObjectError
+from collm.store.data_folder import DataFolder
+from collm.store.feedback import Feedback, FeedbackStore
+from collm.types import VersionId
+
+SECRET = "the launch code is 7355608"
+
+
+class Wall:
+    """A wall clock that ticks once a reading."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 1.0
+        return self.now_s
+
+
+@pytest.fixture
+def wall() -> Wall:
+    return Wall()
+
+
+@pytest.fixture
+def data(tmp_path: Path, wall: Wall) -> Iterator[DataFolder]:
+    with DataFolder(tmp_path, max_versions=2, now_s=wall) as opened:
+        yield opened
+
+
+@pytest.fixture
+def store(data: DataFolder) -> FeedbackStore:
+    return data.feedback
+
+
+def messages(text: str) -> tuple[Mapping[str, Any], ...]:
+    return ({"role": "user", "content": "q"}, {"role": "assistant", "content": text})
+
+
+def add(
+    store: FeedbackStore,
+    text: str | None,
+    *,
+    adapter: str = "a",
+    response_id: str = "chatcmpl-1",
+    choice: int = 0,
+    weight: float = 1.0,
+) -> Feedback:
+    return store.add(
+        response_id=response_id,
+        choice=choice,
+        adapter=adapter,
+        version=VersionId(f"{adapter}@1"),
+        rating=0.75,
+        messages=None if text is None else messages(text),
+        weight=weight,
+    )
+
+
+def test_feedback_is_found_as_it_was_given(store: FeedbackStore) -> None:
+    added = add(store, "better \ud800", weight=0.5)
+    assert added == Feedback(
+        feedback_id=added.feedback_id,
+        response_id="chatcmpl-1",
+        choice=0,
+        adapter="a",
+        version=VersionId("a@1"),
+        rating=0.75,
+        messages=messages("better \ud800"),
+        weight=0.5,
+        created_at_s=1.0,
+        is_deleted=False,
+    )
+    assert len(added.feedback_id) == len("fb-") + 24
+    assert store.get(added.feedback_id) == added
+
+
+def test_unknown_feedback_is_named(store: FeedbackStore) -> None:
+    for use in (store.get, store.delete):
+        with pytest.raises(UnknownObjectError, match="feedback 'fb-9' does not exist"):
+            use("fb-9")
+
+
+def test_same_text_is_refused_with_the_id_of_the_earlier(store: FeedbackStore) -> None:
+    earlier = add(store, "better")
+    with pytest.raises(StateError, match=f"exists already: {earlier.feedback_id}") as caught:
+        add(store, "better", response_id="chatcmpl-2", weight=0.1)
+    assert caught.value.code == "duplicate"
+    assert store.list().items == (earlier,)
+
+
+def test_order_of_keys_makes_no_other_text(store: FeedbackStore) -> None:
+    add(store, "better")
+    turned = tuple(dict(reversed(message.items())) for message in messages("better"))
+    with pytest.raises(StateError, match="exists already"):
+        store.add(
+            response_id="chatcmpl-2",
+            choice=0,
+            adapter="a",
+            version=VersionId("a@1"),
+            rating=None,
+            messages=turned,
+            weight=1.0,
+        )
+
+
+def test_other_adapter_may_learn_the_same_text(store: FeedbackStore) -> None:
+    add(store, "better")
+    add(store, "better", adapter="b")
+    assert [len(store.samples(adapter)) for adapter in "abc"] == [1, 1, 0]
+
+
+def test_choice_is_rated_without_text_once(store: FeedbackStore) -> None:
+    add(store, None, weight=0.0)
+    add(store, None, weight=0.0, choice=1)
+    add(store, None, weight=0.0, response_id="chatcmpl-2")
+    with pytest.raises(StateError, match="exists already"):
+        add(store, None, weight=0.0)
+
+
+def test_samples_are_what_has_text_and_weight_oldest_first(store: FeedbackStore) -> None:
+    one, two = add(store, "one"), add(store, "two", weight=0.25)
+    add(store, "ignored", weight=0.0)
+    add(store, None)
+    add(store, "other", adapter="b")
+    assert store.samples("a") == (one, two)
+
+
+def test_feedback_is_listed_newest_first_page_by_page(store: FeedbackStore) -> None:
+    one, two, three = (add(store, text) for text in ("one", "two", "three"))
+    other = add(store, "four", adapter="b")
+    assert store.list().items == (other, three, two, one)
+    page = store.list("a", limit=2)
+    assert (page.items, page.has_more) == ((three, two), True)
+    page = store.list("a", after=two.feedback_id, limit=2)
+    assert (page.items, page.has_more) == ((one,), False)
+
+
+def test_deleted_text_is_gone_and_refused_for_ever(store: FeedbackStore, tmp_path: Path) -> None:
+    kept, deleted = add(store, "kept"), add(store, SECRET)
+    left = store.delete(deleted.feedback_id)
+    assert (left.feedback_id, left.messages, left.is_deleted) == (deleted.feedback_id, None, True)
+    assert store.get(deleted.feedback_id) == left
+    assert store.samples("a") == store.list().items == (kept,)
+    assert store.list(after=deleted.feedback_id).items == (kept,)
+    with pytest.raises(StateError, match=f"was deleted: {deleted.feedback_id}") as caught:
+        add(store, SECRET)
+    assert caught.value.code == "duplicate"
+
+
+@pytest.mark.parametrize("length", [1, 500])
+def test_deleted_text_is_nowhere_on_disk(data: DataFolder, tmp_path: Path, length: int) -> None:
+    for number in range(20):
+        add(data.feedback, f"neighbour {number}")
+    deleted = add(data.feedback, SECRET * length)
+    add(data.feedback, "after")
+    assert any(SECRET.encode() in path.read_bytes() for path in tmp_path.glob("collm.db*"))
+    data.feedback.delete(deleted.feedback_id)
+    assert not any(SECRET.encode() in path.read_bytes() for path in tmp_path.glob("collm.db*"))
+
+
+def test_deleting_again_changes_nothing(store: FeedbackStore) -> None:
+    deleted = add(store, "better")
+    assert store.delete(deleted.feedback_id) == store.delete(deleted.feedback_id)
+
+
+def test_retention_drops_the_oldest_which_may_come_again(store: FeedbackStore) -> None:
+    added = [add(store, str(number)) for number in range(4)]
+    other = add(store, "other", adapter="b")
+    dropped = store.prune("a", max_samples=2, older_than_s=1000.0)
+    assert dropped == tuple(item.feedback_id for item in added[:2])
+    assert store.samples("a") == tuple(added[2:])
+    assert store.samples("b") == (other,)
+    again = add(store, "0")
+    assert store.samples("a") == (*added[2:], again)
+
+
+def test_retention_drops_what_is_too_old(store: FeedbackStore, wall: Wall) -> None:
+    old = [add(store, "old"), add(store, None, weight=0.0)]
+    wall.now_s += 50.0
+    new = add(store, "new")
+    dropped = store.prune("a", max_samples=10, older_than_s=40.0)
+    assert dropped == tuple(item.feedback_id for item in old)
+    assert store.list().items == (new,)
+
+
+def test_ratings_without_text_push_no_samples_out(store: FeedbackStore) -> None:
+    sample = add(store, "sample")
+    ratings = [add(store, None, choice=choice, weight=0.0) for choice in range(4)]
+    dropped = store.prune("a", max_samples=1, older_than_s=1000.0)
+    assert dropped == tuple(item.feedback_id for item in ratings[:3])
+    assert store.samples("a") == (sample,)
+
+
+def test_retention_keeps_deleted_texts_refused(store: FeedbackStore) -> None:
+    deleted = add(store, "deleted").feedback_id
+    store.delete(deleted)
+    assert store.prune("a", max_samples=0, older_than_s=0.0) == ()
+    with pytest.raises(StateError, match="was deleted"):
+        add(store, "deleted")
+
+
+def test_feedback_survives_a_restart(data: DataFolder, tmp_path: Path) -> None:
+    kept, deleted = add(data.feedback, "kept"), add(data.feedback, "deleted")
+    data.feedback.delete(deleted.feedback_id)
+    data.close()
+    with DataFolder(tmp_path, max_versions=2, now_s=lambda: 0.0) as reopened:
+        assert reopened.feedback.samples("a") == (kept,)
+        with pytest.raises(StateError, match="was deleted"):
+            add(reopened.feedback, "deleted")
