@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from collm.chats import Sample
 from collm.cli.demo_settings import TASK
 from collm.errors import ConfigError
 from collm.workload.config import WorkloadConfig
 from collm.workload.requests import WorkloadRequest, build_requests, filler_text
-from collm.workload.samples import Sample, by_group, load_samples
+from collm.workload.samples import by_group, load_samples
 from collm.workload.traces import load_trace
 from collm.workload.transforms import (
     clip_lengths,

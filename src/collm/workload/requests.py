@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from collm.chats import Message, Sample
 from collm.metrics.records import Kind
 from collm.workload.config import WorkloadConfig
-from collm.workload.samples import Message, Sample
 from collm.workload.traces import Trace, TraceRow
 
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 import yaml
 
+from collm.chats import Message
 from collm.cli.config_file import load_config
 from collm.cli.demo_server import ServerEndedError, ServerProcess
 from collm.cli.demo_session import Session, prepare_folder, run_session
@@ -16,7 +17,6 @@ from collm.cli.demo_settings import DemoSettings
 from collm.cli.demo_traffic import TraceUse, Traffic
 from collm.clock import MonotonicClock
 from collm.workload.requests import WorkloadRequest
-from collm.workload.samples import Message
 from factories.demo import GROUPS
 
 TESTS = Path(__file__).parents[2]

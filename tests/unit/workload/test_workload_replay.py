@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from collm.chats import Message
 from collm.clock import ManualClock, MonotonicClock
 from collm.metrics.records import RequestRecord
 from collm.workload.replay import ReplayTarget, replay
 from collm.workload.requests import WorkloadRequest
-from collm.workload.samples import Message
 
 Answer = Callable[["FakeServer", asyncio.StreamWriter], Awaitable[None]]
 

@@ -3,15 +3,9 @@ import json
 
 import pytest
 
+from collm.chats import Message, Sample
 from collm.errors import DataError
-from collm.workload.samples import (
-    Message,
-    Sample,
-    by_group,
-    dirichlet_split,
-    load_samples,
-    parse_sample,
-)
+from collm.workload.samples import by_group, dirichlet_split, load_samples
 
 TURNS = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 
@@ -49,27 +43,6 @@ def test_own_set_is_read_from_a_path_and_blank_lines_are_skipped(tmp_path, packe
     path.write_bytes(gzip.compress(lines) if packed else lines)
     samples = load_samples(path)
     assert [(s.answer, s.group) for s in samples] == [("hello", "g")] * 2
-
-
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
-        ("{", "not JSON"),
-        ("[]", "must be a JSON object"),
-        ("{}", "messages: must be a list"),
-        ('{"messages": [{"role": "user", "content": "hi"}]}', "messages: must be a list of at"),
-        (json.dumps({"messages": [*TURNS, TURNS[0]]}), r"messages\[2\].role: the last turn"),
-        (json.dumps({"messages": [{"role": [], "content": ""}, TURNS[1]]}), r"messages\[0\].role"),
-        (json.dumps({"messages": ["hi", TURNS[1]]}), r"messages\[0\]: must be an object"),
-        (json.dumps({"messages": [{"role": "user"}, TURNS[1]]}), r"messages\[0\].content"),
-        (json.dumps({"messages": [TURNS[0] | {"x": 1}, TURNS[1]]}), r"messages\[0\].x: unknown"),
-        (json.dumps({"messages": [TURNS[0], TURNS[1] | {"content": ""}]}), "answer is empty"),
-        (json.dumps({"messages": TURNS, "group": 3}), "group: must be a string"),
-    ],
-)
-def test_malformed_sample_names_the_field(line, complaint):
-    with pytest.raises(DataError, match=complaint):
-        parse_sample(line)
 
 
 def test_malformed_file_names_file_and_line(tmp_path):
