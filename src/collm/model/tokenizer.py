@@ -37,12 +37,16 @@ class Tokenizer:
     Args:
         folder: Checkpoint folder with ``tokenizer.json``.
         eos_token_ids: The model's end-of-sequence tokens.
+        num_embeddings: Rows of the model's vocabulary table; texts that need a token beyond it are
+            refused. ``None`` trusts the tokenizer.
 
     Raises:
         ModelError: The folder has no tokenizer that can be read.
     """
 
-    def __init__(self, folder: Path, eos_token_ids: Iterable[int]) -> None:
+    def __init__(
+        self, folder: Path, eos_token_ids: Iterable[int], num_embeddings: int | None = None
+    ) -> None:
         if not (folder / "tokenizer.json").is_file():
             raise ModelError(f"{folder} has no tokenizer.json")
         try:
@@ -50,6 +54,9 @@ class Tokenizer:
         except (OSError, ValueError) as error:
             raise ModelError(f"cannot read the tokenizer in {folder}: {error}") from error
         self._backend: Backend = self._tokenizer.backend_tokenizer
+        # A fine-tuned folder may have added tokens without adding rows to the model.
+        num_known = len(self._tokenizer)
+        self._vocab_size = num_known if num_embeddings is None else min(num_known, num_embeddings)
         own_eos = self._tokenizer.eos_token_id
         known_eos = (*eos_token_ids, *(() if own_eos is None else (own_eos,)))
         self.eos_token_ids: tuple[int, ...] = tuple(dict.fromkeys(known_eos))
@@ -66,8 +73,8 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens that can be decoded, added ones included."""
-        return len(self._tokenizer)
+        """Number of tokens that the model can be given, added ones included."""
+        return self._vocab_size
 
     @property
     def has_chat_template(self) -> bool:
@@ -75,9 +82,13 @@ class Tokenizer:
         return self._tokenizer.chat_template is not None
 
     def encode(self, text: str) -> list[int]:
-        """Encode plain text as a prompt, with the opening tokens that the model expects."""
+        """Encode plain text as a prompt, with the opening tokens that the model expects.
+
+        Raises:
+            RequestError: The text has a token that the model does not know.
+        """
         with self._lock:
-            return self._backend.encode(text).ids
+            return self._known(self._backend.encode(text).ids, "prompt")
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Decode tokens, leaving special ones out."""
@@ -217,6 +228,15 @@ class Tokenizer:
                 token_ids: list[int] = encode_marked_chat(self._tokenizer, text)
         except ValueError as error:
             raise RequestError(str(error), param="messages") from error
+        return self._known(token_ids, "messages")
+
+    def _known(self, token_ids: list[int], param: str) -> list[int]:
+        if max(token_ids, default=0) >= self._vocab_size:
+            unknown = self.token_text(max(token_ids))
+            raise RequestError(
+                f"the text contains {unknown!r}, which this model has no embedding for",
+                param=param,
+            )
         return token_ids
 
 

@@ -113,6 +113,16 @@ def test_model_without_template_refuses_chats(tmp_path: Path) -> None:
         tokenizer.encode_chat([USER])
 
 
+def test_token_without_an_embedding_is_the_requests_fault(folder: Path) -> None:
+    whole = Tokenizer(folder, (EOS_TOKEN_ID,))
+    top = max(whole.encode("the capital"))
+    short = Tokenizer(folder, (EOS_TOKEN_ID,), num_embeddings=top)
+    assert short.vocab_size == top
+    with pytest.raises(RequestError, match="no embedding"):
+        short.encode("the capital")
+    assert whole.vocab_size > top
+
+
 def test_folder_without_tokenizer_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no tokenizer.json"):
         Tokenizer(tmp_path, ())
