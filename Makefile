@@ -19,10 +19,10 @@ TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup models demo serve bench check test clean
+.PHONY: help setup models demo serve bench bench-slo check test clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make the virtual environment in .venv
 
@@ -52,6 +52,9 @@ bench: models ## Speed and memory beside transformers and peft, on the default m
 	$(BIN)/python benchmarks/engine.py $(ARGS)
 	$(BIN)/python benchmarks/training.py $(ARGS)
 	$(BIN)/python benchmarks/memory.py $(ARGS)
+
+bench-slo: models ## Whether latency objectives hold while training; quiet machine, 45 minutes
+	$(BIN)/python benchmarks/slo.py $(ARGS)
 
 check: $(STAMP) ## Format, lint, types, import contracts, tests
 	$(BIN)/ruff format --check

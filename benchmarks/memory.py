@@ -41,8 +41,9 @@ from collm.model.decoder import Decoder
 from collm.model.weights import load_weights
 from collm.pacing.quanta import QuantumKind
 from collm.training.config import JobConfig
+from collm.training.corpus import open_corpus
 from collm.training.passes import Pass
-from collm.training.stream import Cursor, SampleStream
+from collm.training.stream import SampleStream
 from memory_subjects import SUBJECTS
 from training import chats
 
@@ -175,7 +176,8 @@ def _state_bytes(folder: Path, dtype: torch.dtype, kv_mib: int) -> dict[str, int
 def _activation_bytes(folder: Path, decoder: Decoder) -> dict[str, int]:
     """Return what is kept for backward by one micro-batch of the default size."""
     config = JobConfig(adapter="a", data="clinc150")
-    stream = SampleStream(chats(folder).training, config.seed, Cursor())
+    corpus = open_corpus(config, chats(folder))
+    stream = SampleStream(corpus, config.seed, replay_share=config.replay_share)
     batch = stream.next(config.micro_batch_tokens)
     start = initial_state(lora_layout(decoder.spec, config.rank), config.seed)
     table = decoder.weights.embedding

@@ -49,7 +49,7 @@ def _serving(folder: Path, dtype: torch.dtype) -> Work:
 def _training(folder: Path, dtype: torch.dtype) -> Work:
     """Train at the rank and about the tokens per step of the replica's job."""
     sides, training = import_module("training_sides"), import_module("training")
-    samples = training.chats(folder).training[:_NUM_CHATS]
+    samples = training.chats(folder)[:_NUM_CHATS]
     rank = import_module("collm.training.config").JobConfig(adapter="a", data="a").rank
     side = sides.PeftSide(folder, dtype, samples, are_adapters_float32=True, rank=rank)
     step: Work = side.step

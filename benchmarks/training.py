@@ -31,6 +31,7 @@ from common import (
 import torch
 
 from collm.clock import MonotonicClock
+from collm.gate.config import GateConfig
 from collm.lora.layout import lora_layout
 from collm.lora.state import initial_state
 from collm.model.checkpoint import Checkpoint
@@ -41,9 +42,10 @@ from collm.pacing.config import PacingConfig
 from collm.pacing.cost import QuantumCostModel
 from collm.pacing.quanta import Quantum, QuantumKind
 from collm.training.config import JobConfig
+from collm.training.corpus import open_corpus
 from collm.training.events import TrainReport
 from collm.training.job import Job
-from collm.training.samples import PreparedSamples, TokenSample, prepare_samples
+from collm.training.samples import Conversation, TokenSample, prepare_samples
 from collm.training.trainer import Trainer
 from collm.workload.samples import load_samples
 from training_sides import RANK, CollmSide, PeftSide, max_loss_difference, without_shared_prefix
@@ -79,34 +81,27 @@ def main() -> None:
     length = 32 if arguments.quick else 256
     workloads = {
         f"4 × {length}, fully supervised": _random_samples(4, length, checkpoint.spec.vocab_size),
-        "16 chats of clinc150": prepared.training[:16],
+        "16 chats of clinc150": prepared[:16],
     }
     report.table(
         "Training tokens/s (median, lowest to highest); ratio to the faster peer",
         [_speed_row(report, name, samples, folder, decoder) for name, samples in workloads.items()],
     )
-    many = _random_samples(64, length, checkpoint.spec.vocab_size)
-    long = PreparedSamples(training=many[4:], held_out=many[:4], num_unusable=0)
+    long = _random_samples(128, length, checkpoint.spec.vocab_size)
     for name, samples in (("chats of clinc150", prepared), (f"{length} tokens each", long)):
         _measure_quanta(report, name, samples, decoder)
     report.finish()
 
 
-def chats(folder: Path) -> PreparedSamples:
+def chats(folder: Path) -> tuple[TokenSample, ...]:
     """Return chats of a shipped set, encoded as the replica's own training does."""
     tokenizer = Tokenizer(folder, Checkpoint(folder).spec.eos_token_ids)
     conversations = (
-        [{"role": message.role, "content": message.content} for message in sample.messages]
+        Conversation(messages=[{"role": m.role, "content": m.content} for m in sample.messages])
         for sample in load_samples("clinc150")[:2_000]
     )
     config = JobConfig(adapter="a", data="clinc150")
-    return prepare_samples(
-        conversations,
-        tokenizer,
-        max_tokens=config.micro_batch_tokens,
-        held_out_share=config.held_out_share,
-        max_held_out=config.max_held_out,
-    )
+    return prepare_samples(conversations, tokenizer, max_tokens=config.micro_batch_tokens).samples
 
 
 def _random_samples(n: int, length: int, vocab_size: int) -> tuple[TokenSample, ...]:
@@ -196,7 +191,9 @@ class _QuantumLog:
         return self.num_tokens / (spent_ms / 1e3) if spent_ms else 0.0
 
 
-def _measure_quanta(report: Report, name: str, samples: PreparedSamples, decoder: Decoder) -> None:
+def _measure_quanta(
+    report: Report, name: str, samples: Sequence[TokenSample], decoder: Decoder
+) -> None:
     """Train as an idle replica does, from an empty cost model on, and time every quantum."""
     log = _QuantumLog(PacingConfig().max_quantum_ms)
     cost = QuantumCostModel()
@@ -222,16 +219,15 @@ def _measure_quanta(report: Report, name: str, samples: PreparedSamples, decoder
 
 def _trainer(
     name: str,
-    samples: PreparedSamples,
+    samples: Sequence[TokenSample],
     decoder: Decoder,
     cost: QuantumCostModel,
     max_quantum_s: float,
 ) -> Trainer:
     config = JobConfig(adapter="a", data=name, rank=RANK, evaluate_every=4)
     start = initial_state(lora_layout(decoder.spec, RANK), 0)
-    job = Job(
-        config, decoder, start, samples.training, samples.held_out, cost, max_quantum_s, "keep"
-    )
+    corpus = open_corpus(config, samples)
+    job = Job(config, decoder, start, corpus, GateConfig(), cost, max_quantum_s, "keep")
     return Trainer([job], MonotonicClock())
 
 

@@ -10,11 +10,13 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from collm.clock import MonotonicClock
+from collm.gate.config import GateConfig
 from collm.lora.layout import lora_layout
 from collm.lora.state import initial_state
 from collm.model.decoder import Decoder
 from collm.pacing.quanta import QuantumKind
 from collm.training.config import JobConfig
+from collm.training.corpus import Corpus
 from collm.training.events import TrainReport
 from collm.training.job import Job
 from collm.training.samples import TokenSample
@@ -52,10 +54,11 @@ class CollmSide:
             evaluate_every=1_000_000,
         )
         start = initial_state(lora_layout(decoder.spec, RANK), 0)
-        job = Job(config, decoder, start, samples, samples[:1], _WholeBatches(), 1.0, "keep")
+        corpus = Corpus(samples, held_out_share=0.0, max_held_out=1)
+        job = Job(config, decoder, start, corpus, GateConfig(), _WholeBatches(), 1.0, "keep")
         self._num_tokens = num_tokens
         self._trainer = Trainer([job], MonotonicClock())
-        # The first evaluation is no part of a step.
+        # What comes before the first micro-batch is no part of a step.
         while (first := self._trainer.peek()) and first.kind is not QuantumKind.FORWARD:
             self._trainer.run(first)
 

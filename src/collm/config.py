@@ -1,7 +1,8 @@
-"""The whole configuration of one replica: what its rooms let an operator set."""
+"""The whole configuration: what the rooms let an operator set."""
 
 from dataclasses import dataclass, field
 
+from collm.cluster.config import ClusterConfig
 from collm.engine.config import MemoryConfig, SchedulerConfig
 from collm.lora.config import LoraConfig
 from collm.model.config import ModelConfig
@@ -25,3 +26,4 @@ class CollmConfig:
     pacing: PacingConfig = field(default_factory=PacingConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)

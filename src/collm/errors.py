@@ -63,3 +63,20 @@ class StateError(CollmError):
     def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
         self.code = code
+
+
+class RoundError(CollmError):
+    """A federated round's message or update is malformed, or does not fit the others.
+
+    Args:
+        message: What is wrong and what is allowed.
+        member: Whose message or update it is, if one member is to blame.
+    """
+
+    def __init__(self, message: str, *, member: str | None = None) -> None:
+        super().__init__(message)
+        self.member = member
+
+
+class UnreachableError(CollmError):
+    """A replica or site does not answer, or not now; the same call may succeed later."""

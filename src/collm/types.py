@@ -1,5 +1,6 @@
 """Values that cross rooms: requests, token events, progress. Standard library only."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
@@ -164,3 +165,65 @@ class ModelCard:
     """The version that a request naming it would be bound to now."""
     parent: str | None = None
     """The base model's id, for an adapter or a version of one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCoefficients:
+    """A replica's fitted step cost: a step takes the sum of these times its ``StepLoad``."""
+
+    constant_s: float
+    """Seconds that every step takes."""
+    decode_s: float
+    """Seconds per decode token."""
+    prefill_s: float
+    """Seconds per prefill token."""
+    context_s: float
+    """Seconds per token that attention reads."""
+    adapter_s: float
+    """Seconds per different adapter version in the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSnapshot:
+    """How a replica stands, as its front sees it."""
+
+    replica_id: str
+    url: str
+    """Where it listens; known to the front, empty on the replica itself."""
+    taken_at_s: float
+    """When the front asked for it, on the front's monotonic clock: what was sent later is surely
+    not counted in it."""
+    num_running: int
+    """Sequences that hold blocks."""
+    num_waiting: int
+    """Sequences that wait for admission."""
+    queued_prefill_tokens: int
+    """Tokens of running and waiting sequences still to prefill."""
+    num_context_tokens: int
+    """Tokens of running sequences whose keys and values are computed."""
+    num_free_blocks: int
+    block_size: int
+    """Tokens in a block."""
+    credit_share: float
+    """Share of wall time that training has for sure, in [0, 1]."""
+    bytes_per_token: float
+    """Mean UTF-8 bytes of prompt text in a token, template included."""
+    step_coefficients: StepCoefficients
+    ttft_s: float
+    """Objective for the time to the first token."""
+    tpot_s: float
+    """Objective for the mean time per output token after the first."""
+    names: tuple[str, ...]
+    """Every name that a request's ``model`` may have here."""
+    active: Mapping[str, VersionId]
+    """Active version of each adapter."""
+    quality: Mapping[str, float]
+    """Per adapter, Q = 1 / max(CE, 0.1) of its active version on held-out samples."""
+    quality_noise: Mapping[str, float]
+    """Per adapter, the standard error of its quality."""
+    max_model_len: int
+    """Most tokens of a sequence, prompt and output."""
+    is_draining: bool
+    """Whether it finishes what it has and takes nothing new."""
+    base_digest: str
+    """Digest of the base model: adapters go only between replicas that have the same."""

@@ -14,14 +14,17 @@ import torch
 from typer.testing import CliRunner
 
 from collm.cli.main import app
+from collm.cli.replica_process import backends_of
 from collm.engine.config import MemoryConfig, SchedulerConfig
 from collm.lora.config import LoraConfig
 from collm.model.checkpoint import Checkpoint
 from collm.pacing.config import PacingConfig
-from collm.replica.assembly import ReplicaSettings, open_replica
+from collm.replica.assembly import open_replica
 from collm.replica.config import ReplicaConfig
+from collm.replica.settings import ReplicaSettings, SampleSets
 from collm.training.config import JobConfig, TrainingConfig
 from factories.checkpoints import tiny_checkpoint
+from factories.replicas import SAMPLES
 from factories.server_thread import running_server
 
 ROOT = Path(__file__).parents[2]
@@ -57,16 +60,14 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         scheduler=SchedulerConfig(),
         lora=LoraConfig(max_rank=4, num_slots=4),
         pacing=PacingConfig(),
-        training=TrainingConfig(jobs=(JobConfig(adapter="intents", data="test", rank=4),)),
+        training=TrainingConfig(
+            jobs=(JobConfig(adapter="intents", data="chats", rank=4),), general_data=None
+        ),
     )
-    samples = [
-        [{"role": "user", "content": f"ask {i}"}, {"role": "assistant", "content": f"answer {i}"}]
-        for i in range(40)
-    ]
     checkpoint = Checkpoint(tiny_checkpoint(folder, "llama"))
-    replica = open_replica(checkpoint, settings, {"intents": samples})
+    replica = open_replica(checkpoint, settings, SampleSets(by_name={"chats": SAMPLES}))
     try:
-        with running_server(replica.client) as server:
+        with running_server(backends_of(replica)) as server:
             yield server.url
     finally:
         replica.close()

@@ -7,6 +7,7 @@ import httpx
 import openai
 import pytest
 
+from collm.cli.replica_process import backends_of
 from collm.lora.config import LoraConfig
 from factories.checkpoints import tiny_checkpoint
 from factories.replicas import BASE_MODEL, learning, open_tiny_replica, wait_until
@@ -25,7 +26,7 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture
 def learner(checkpoint, tmp_path):
     replica = open_tiny_replica(checkpoint, tmp_path, learning(), **ROOMS)
-    with running_server(replica.client) as server:
+    with running_server(backends_of(replica)) as server:
         yield Learner(replica, server.url)
     replica.close()
 

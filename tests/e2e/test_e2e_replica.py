@@ -6,6 +6,7 @@ import httpx
 import openai
 import pytest
 
+from collm.cli.replica_process import backends_of
 from collm.engine.scheduler import Scheduler
 from collm.errors import CollmError
 from factories.checkpoints import tiny_checkpoint
@@ -33,7 +34,7 @@ def checkpoint(tmp_path_factory):
 def open_client(checkpoint, tmp_path):
     """Serve a replica of its own; the client knows it as ``replica`` and ``server``."""
     replica = open_tiny_replica(checkpoint, tmp_path)
-    with running_server(replica.client) as server, client_of(server) as client:
+    with running_server(backends_of(replica)) as server, client_of(server) as client:
         client.replica, client.server = replica, server
         yield client
     replica.close()
@@ -43,7 +44,7 @@ def open_client(checkpoint, tmp_path):
 def shared(checkpoint, tmp_path_factory):
     """A replica of the base alone, for tests that leave nothing behind."""
     replica = open_tiny_replica(checkpoint, tmp_path_factory.mktemp("data"))
-    with running_server(replica.client) as server, client_of(server) as client:
+    with running_server(backends_of(replica)) as server, client_of(server) as client:
         client.replica, client.server = replica, server
         yield client
     replica.close()
@@ -54,7 +55,7 @@ def versioned(checkpoint, tmp_path):
     """A replica with three versions on disk, of which the first is active."""
     publish_on_disk(checkpoint, tmp_path, 1, 2, 3, num_promoted=1)
     replica = open_tiny_replica(checkpoint, tmp_path)
-    with running_server(replica.client) as server, client_of(server) as client:
+    with running_server(backends_of(replica)) as server, client_of(server) as client:
         client.replica, client.server = replica, server
         yield client
     replica.close()
@@ -284,7 +285,7 @@ def test_server_exits_with_an_error_when_the_step_loop_fails(
 
     caplog.set_level(logging.CRITICAL)
     replica = open_tiny_replica(checkpoint, tmp_path)
-    with running_server(replica.client) as server, client_of(server) as client:
+    with running_server(backends_of(replica)) as server, client_of(server) as client:
         stream = client.completions.create(
             model=BASE_MODEL, prompt=PROMPT, stream=True, **(GREEDY | {"max_tokens": 200})
         )

@@ -5,16 +5,19 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 
 import httpx
 import pytest
 
+from collm.cli.replica_process import backends_of
 from collm.engine.config import MemoryConfig
 from collm.lora.config import LoraConfig
 from collm.store.data_folder import DataFolder
 from factories.checkpoints import tiny_checkpoint
 from factories.replicas import CHATS, learning, open_tiny_replica, wait_until
 from factories.server_thread import running_server
+from factories.training import gate_config
 
 CHAT = {
     "model": "tutor",
@@ -62,6 +65,8 @@ def process(folders, tmp_path):
         "server": {"port": 0},
         "training": {
             "checkpoint_interval_s": 1,
+            "general_data": None,
+            "gate": asdict(gate_config()),
             "jobs": [
                 {
                     "adapter": job.adapter,
@@ -120,7 +125,7 @@ def test_killed_replica_comes_back_with_its_versions_and_its_training(folders, p
 
     rooms = {"lora": LORA, "memory": MemoryConfig(kv_cache_mib=1, block_size=4, max_model_len=256)}
     replica = open_tiny_replica(checkpoint, data_dir, **rooms)
-    with running_server(replica.client) as server:
+    with running_server(backends_of(replica)) as server:
         serving = {info.version: info for info in replica.client.versions()}
         assert serving[active].is_active
         assert ask(server.url)[0] == active
@@ -134,7 +139,7 @@ def test_killed_replica_comes_back_with_its_versions_and_its_training(folders, p
     replica.close()
 
     replica = open_tiny_replica(checkpoint, data_dir, learning(), **rooms)
-    with running_server(replica.client) as server:
+    with running_server(backends_of(replica)) as server:
         version, text = ask(server.url)
         assert version == last or number_of(version) > max(map(number_of, published))
         assert text == answers.get(version, text)

@@ -16,6 +16,7 @@ import sys
 import threading
 from collm.cli.replica_process import serve_replica
 from collm.server.config import ServerConfig
+from factories.fake_backends import fake_backends
 from factories.fake_replica import FakeReplica, Hold, events_for
 
 def script(request):
@@ -28,7 +29,7 @@ def release_on_request():
 
 replica = FakeReplica(script)
 threading.Thread(target=release_on_request, daemon=True).start()
-serve_replica(replica, ServerConfig(port=0))
+serve_replica(fake_backends(replica), ServerConfig(port=0))
 print("ended well")
 """
 

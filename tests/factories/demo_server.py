@@ -8,6 +8,7 @@ from collm.server.config import ServerConfig
 from collm.server.run import run
 from collm.types import BASE, ModelCard
 from factories.demo import numbers
+from factories.fake_backends import fake_backends
 from factories.fake_replica import BASE_MODEL, FakeReplica, Hold, events_for, saying
 
 
@@ -35,7 +36,7 @@ def main() -> None:
     script = {"answer": saying(b"timer"), "die": die, "hang": hang}[sys.argv[1]]
     config = ServerConfig(port=0, drain_timeout_s=0.1)
     run(
-        make_app(DemoReplica(script), config),
+        make_app(fake_backends(DemoReplica(script)), config),
         lambda url: print("collm is ready at", url, flush=True),
     )
 

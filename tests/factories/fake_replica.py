@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from collm.errors import AdapterError, UnknownAdapterError
+from collm.errors import UnknownAdapterError
 from collm.server.backend import Replica
 from collm.types import (
     BASE,
@@ -25,6 +25,15 @@ EOS = 256
 
 BASE_MODEL = "org/tiny"
 VERSION = VersionId("helper@2")
+INFO = VersionInfo(
+    version=VERSION,
+    adapter="helper",
+    digest="ab" * 32,
+    rank=8,
+    slot=0,
+    num_pins=1,
+    is_active=True,
+)
 
 
 class ByteDetokenizer:
@@ -245,24 +254,7 @@ class FakeReplica:
         )
 
     def versions(self) -> tuple[VersionInfo, ...]:
-        info = VersionInfo(
-            version=VERSION,
-            adapter="helper",
-            digest="ab" * 32,
-            rank=8,
-            slot=0,
-            num_pins=1,
-            is_active=True,
-        )
-        return (info,)
-
-    async def promote(self, version: str) -> VersionInfo:
-        if version != VERSION:
-            raise UnknownAdapterError(f"no version '{version}'; there are: {VERSION}")
-        return self.versions()[0]
-
-    async def rollback(self, adapter: str) -> VersionInfo:
-        raise AdapterError(f"'{adapter}' has no earlier version to return to")
+        return (INFO,)
 
     def snapshot(self) -> Mapping[str, Any]:
         return {"num_running": 0}

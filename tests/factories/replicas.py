@@ -1,64 +1,65 @@
 """A replica on a tiny model: whole, or as a step loop that a test drives by hand."""
 
+import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from collm.chats import parse_sample
 from collm.clock import ManualClock
 from collm.engine.config import MemoryConfig, SchedulerConfig
 from collm.engine.plan import StepPlan
 from collm.lora.config import LoraConfig
 from collm.lora.peft_folder import save_peft
 from collm.lora.state import AdapterState
-from collm.lora.store import AdapterStore, version_id
+from collm.lora.store import AdapterStore
 from collm.metrics.exporter import ReplicaMetrics
 from collm.model.checkpoint import Checkpoint
+from collm.model.decoder import Decoder
 from collm.pacing.budgets import LatencyBudget
 from collm.pacing.config import Objectives, PacingConfig
 from collm.pacing.cost import QuantumCostModel, StepCostModel
 from collm.pacing.credit import Credit
 from collm.pacing.quanta import Quantum
-from collm.replica.assembly import Replica, ReplicaSettings, open_replica
+from collm.replica.assembly import Replica, open_replica
 from collm.replica.board import Board
 from collm.replica.config import ReplicaConfig
-from collm.replica.inbox import (
-    Abort,
-    Inbox,
-    Promoted,
-    PromotionFailed,
-    Published,
-    PublishFailed,
-    Submit,
-)
+from collm.replica.deciders import DecisionLimits, build_deciders
+from collm.replica.inbox import Abort, AddJob, Inbox, Submit
 from collm.replica.learner import Learner
 from collm.replica.loop import StepLoop, StepReport
 from collm.replica.request_log import RequestLog
+from collm.replica.settings import ReplicaSettings, SampleSets
 from collm.store.data_folder import DataFolder
 from collm.training.config import JobConfig, TrainingConfig
-from collm.training.events import TrainingEvent, TrainingSnapshot
+from collm.training.events import TrainingEvent
 from collm.training.job import Job
 from collm.training.trainer import Trainer
 from collm.types import Request, RequestId, SamplingParams, TokenEvent, VersionId
+from factories.archives import InstantArchive, job_record
 from factories.checkpoints import VOCAB_SIZE
 from factories.engines import Engine, random_adapter
+from factories.training import gate_config, lessons, make_job
 
 BASE_MODEL = "tiny"
 QUANTUM_S = STEP_S = 0.001
+RIGHT_ANSWER = (5, 6, 7, 8)
 
 CHATS = [
     [
         {"role": "user", "content": f"Number {number}?"},
         {"role": "assistant", "content": f"It is {'odd' if number % 2 else 'even'}."},
     ]
-    for number in range(40)
+    for number in range(120)
 ]
 """Something that a tiny model gets better at within a few steps."""
+SAMPLES = tuple(parse_sample(json.dumps({"messages": chat})) for chat in CHATS)
 
 
 def settings(data_dir: Path, *jobs: JobConfig, **rooms: Any) -> ReplicaSettings:
@@ -69,9 +70,19 @@ def settings(data_dir: Path, *jobs: JobConfig, **rooms: Any) -> ReplicaSettings:
         "scheduler": SchedulerConfig(),
         "lora": LoraConfig(max_rank=4, num_slots=6),
         "pacing": PacingConfig(),
-        "training": TrainingConfig(jobs=jobs, checkpoint_interval_s=1.0),
+        "training": training(*jobs),
     }
     return ReplicaSettings(base_model=BASE_MODEL, dtype=torch.float32, **(defaults | rooms))
+
+
+def training(*jobs: JobConfig, **fields: Any) -> TrainingConfig:
+    """Settings of training without general text, whose gate decides on few samples."""
+    defaults: dict[str, Any] = {
+        "checkpoint_interval_s": 1.0,
+        "gate": gate_config(),
+        "general_data": None,
+    }
+    return TrainingConfig(jobs=jobs, **(defaults | fields))
 
 
 def learning(adapter: str = "tutor", **fields: Any) -> JobConfig:
@@ -85,13 +96,13 @@ def learning(adapter: str = "tutor", **fields: Any) -> JobConfig:
         "held_out_share": 0.2,
         "learning_rate": 3e-3,
     }
-    return JobConfig(adapter=adapter, data="test", **(defaults | fields))
+    return JobConfig(adapter=adapter, data="chats", **(defaults | fields))
 
 
 def open_tiny_replica(checkpoint: Path, data_dir: Path, *jobs: JobConfig, **rooms: Any) -> Replica:
     """Open a real replica whose jobs, if any, learn ``CHATS``."""
-    datasets = {job.adapter: CHATS for job in jobs}
-    return open_replica(Checkpoint(checkpoint), settings(data_dir, *jobs, **rooms), datasets)
+    samples = SampleSets(by_name={"chats": SAMPLES})
+    return open_replica(Checkpoint(checkpoint), settings(data_dir, *jobs, **rooms), samples)
 
 
 def publish_on_disk(
@@ -124,80 +135,15 @@ def wait_until(is_true: Callable[[], Any], timeout_s: float = 60.0) -> None:
         pause.wait(0.02)
 
 
-class InstantArchive:
-    """Keeps in memory what the real one writes, at once or, while ``is_held``, when told to."""
-
-    def __init__(self, inbox: Inbox) -> None:
-        self._inbox = inbox
-        self._numbers: dict[str, int] = defaultdict(int)
-        self._held: list[tuple[Callable[[], None], Callable[[Exception], None]]] = []
-        self.is_held = False
-        self.states: dict[VersionId, AdapterState] = {}
-        self.log: list[str] = []
-        self.snapshots: list[TrainingSnapshot] = []
-
-    def publish(
-        self,
-        adapter: str,
-        state: AdapterState,
-        metadata: Mapping[str, str],
-        numbers: Mapping[str, Any],
-    ) -> None:
-        def write() -> None:
-            self._numbers[adapter] += 1
-            version = version_id(adapter, str(self._numbers[adapter]))
-            self.states[version] = state
-            self.log.append(f"published {version}")
-            self._inbox.put(
-                Published(
-                    adapter=adapter,
-                    version=version,
-                    state=state,
-                    metadata=metadata,
-                    numbers=numbers,
-                    is_local=True,
-                )
-            )
-
-        self._do(write, lambda error: self._inbox.put(PublishFailed(adapter, state, error)))
-
-    def record_promotion(self, published: Published, reason: str) -> None:
-        def write() -> None:
-            self.log.append(f"promoted {published.version}")
-            self._inbox.put(Promoted(published))
-
-        self._do(write, lambda error: self._inbox.put(PromotionFailed(published, error)))
-
-    def record_rollback(
-        self, adapter: str, version: VersionId, then: Callable[[Exception | None], None]
-    ) -> None:
-        def write() -> None:
-            assert version.startswith(f"{adapter}@")
-            self.log.append(f"rolled back to {version}")
-            then(None)
-
-        self._do(write, then)
-
-    def save_checkpoint(self, snapshot: TrainingSnapshot) -> None:
-        self.snapshots.append(snapshot)
-
-    def write_held(self) -> None:
-        """Write the first thing held back."""
-        self._held.pop(0)[0]()
-
-    def fail_held(self, error: Exception) -> None:
-        """Fail to write the first thing held back."""
-        self._held.pop(0)[1](error)
-
-    @property
-    def num_held(self) -> int:
-        return len(self._held)
-
-    def _do(self, write: Callable[[], None], failed: Callable[[Exception], None]) -> None:
-        if self.is_held:
-            self._held.append((write, failed))
-        else:
-            write()
+def learnable_job(decoder: Decoder, config: JobConfig) -> Job:
+    """A job that finds something better than what is served again and again."""
+    return make_job(
+        decoder,
+        config,
+        training=lessons(60, RIGHT_ANSWER, seed=1),
+        held_out=lessons(6, RIGHT_ANSWER, seed=2),
+        gate=gate_config(error=0.5),
+    )
 
 
 class TickingTrainer(Trainer):
@@ -302,21 +248,28 @@ def build_rig(
 ) -> Rig:
     """Wire a step loop around an engine, as ``open_replica`` does, on a clock that a test owns."""
     clock, inbox = ManualClock(), Inbox()
-    trainer, runner = TickingTrainer(jobs, clock, inbox), TickingRunner(engine, clock)
+    trainer, runner = TickingTrainer((), clock, inbox), TickingRunner(engine, clock)
     archive = InstantArchive(inbox)
     objectives = Objectives()
     metrics = ReplicaMetrics(BASE_MODEL, objectives)
     board = Board(engine.scheduler, engine.blocks, engine.store, metrics, clock)
-    learner = Learner(
+    deciders = build_deciders(
         trainer,
         engine.store,
-        archive,  # type: ignore[arg-type]
+        archive,
         metrics,
+        board,
         clock,
-        on_swap=board.refresh,
-        min_promotion_interval_s=min_promotion_interval_s,
-        checkpoint_interval_s=checkpoint_interval_s,
+        DecisionLimits(
+            min_promotion_interval_s=min_promotion_interval_s,
+            slot_wait_s=10.0,
+            checkpoint_interval_s=checkpoint_interval_s,
+        ),
     )
+    for number, job in enumerate(jobs):
+        record = job_record(f"ftjob-{number}", job.name)
+        deciders.jobs.add(AddJob(job=job, record=record, base=None))
+    learner = deciders.learner
     board.show("adapters", learner.snapshot)
     credit, step_cost = Credit(0.0), StepCostModel()
     budget = LatencyBudget(
@@ -340,6 +293,7 @@ def build_rig(
         runner=runner,
         trainer=trainer,
         learner=learner,
+        versions=deciders.versions,
         budget=budget,
         step_cost=step_cost,
         log=RequestLog(metrics, objectives, credit),

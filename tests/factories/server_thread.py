@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from collm.server.app import make_app
-from collm.server.backend import Replica
+from collm.server.backend import Backends, Replica
 from collm.server.config import ServerConfig
 from collm.server.run import bind, serve
+from factories.fake_backends import fake_backends
 
 
 class ServerThread:
-    def __init__(self, replica: Replica, config: ServerConfig) -> None:
-        self._app = make_app(replica, config)
+    def __init__(self, backends: Backends, config: ServerConfig) -> None:
+        self._app = make_app(backends, config)
         self._sock = bind(config)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
@@ -47,9 +48,11 @@ class ServerThread:
 
 
 @contextmanager
-def running_server(replica: Replica, **settings: object) -> Iterator[ServerThread]:
+def running_server(served: Backends | Replica, **settings: object) -> Iterator[ServerThread]:
+    """Serve; a replica alone gets fakes for everything else."""
     config = ServerConfig(port=0, **settings)  # type: ignore[arg-type]
-    server = ServerThread(replica, config)
+    backends = served if isinstance(served, Backends) else fake_backends(served)
+    server = ServerThread(backends, config)
     server.start()
     try:
         yield server

@@ -1,13 +1,16 @@
 """Training on a tiny random model: samples, jobs, and running them to a boundary."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from statistics import fmean
 from typing import Any
 
 import torch
 
+from collm.clock import ManualClock
+from collm.gate.config import GENERAL, GateConfig
 from collm.lora.bank import AdapterBank
 from collm.lora.layout import lora_layout
 from collm.lora.state import AdapterState, initial_state
@@ -16,7 +19,9 @@ from collm.model.decoder import Decoder
 from collm.model.weights import load_weights
 from collm.pacing.quanta import Quantum, QuantumKind
 from collm.training.config import JobConfig
+from collm.training.corpus import Corpus
 from collm.training.events import (
+    BaselineReport,
     HeldOutReport,
     TrainingEvent,
     TrainingSnapshot,
@@ -53,9 +58,60 @@ def make_sample(num_tokens: int, seed: int, prefix: Sequence[int] = ()) -> Token
 
 
 def make_samples(
-    lengths: Sequence[int], seed: int = 0, prefix: Sequence[int] = ()
+    lengths: Sequence[int], seed: int = 0, prefix: Sequence[int] = (), **fields: Any
 ) -> tuple[TokenSample, ...]:
-    return tuple(make_sample(n, 1000 * seed + i, prefix) for i, n in enumerate(lengths))
+    """``fields`` are those of ``TokenSample``, the same for all."""
+    samples = (make_sample(n, 1000 * seed + i, prefix) for i, n in enumerate(lengths))
+    return tuple(replace(sample, **fields) for sample in samples)
+
+
+def lessons(
+    count: int, answer: Sequence[int], seed: int = 0, **fields: Any
+) -> tuple[TokenSample, ...]:
+    """Random prompts that all have the same answer, which a tiny model learns in a few steps."""
+    random, samples = Random(seed), []
+    for _ in range(count):
+        prompt = tuple(random.randint(100, 511) for _ in range(random.randint(4, 9)))
+        flags = (False,) * len(prompt) + (True,) * len(answer)
+        samples.append(TokenSample((*prompt, *answer), flags, **fields))
+    return tuple(samples)
+
+
+def general_samples(lengths: Sequence[int], seed: int = 50) -> tuple[TokenSample, ...]:
+    return make_samples(lengths, seed, slice=GENERAL)
+
+
+def make_corpus(
+    training: Sequence[TokenSample] | None = None,
+    held_out: Sequence[TokenSample] | None = None,
+    general: Sequence[TokenSample] = (),
+    *,
+    held_out_share: float | None = None,
+    max_held_out: int = 512,
+) -> Corpus:
+    """Samples on the sides they are given for, or ``training`` split by ``held_out_share``."""
+    if training is None:
+        training = make_samples([9, 14, 20, 11, 17, 8, 25, 13], seed=1)
+    if held_out is None and held_out_share is None:
+        held_out = make_samples([10, 15, 12], seed=2)
+    return Corpus(
+        training,
+        held_out_share=held_out_share or 0.0,
+        max_held_out=max_held_out,
+        validation=held_out,
+        general=general,
+    )
+
+
+def gate_config(**fields: Any) -> GateConfig:
+    """A gate that decides on few samples and may evaluate as much as it likes."""
+    defaults: dict[str, Any] = {
+        "error": 0.2,
+        "min_samples": 3,
+        "min_slice_samples": 3,
+        "evaluation_share": 1.0,
+    }
+    return GateConfig(**(defaults | fields))
 
 
 def random_state(decoder: Decoder, rank: int, seed: int = 0) -> AdapterState:
@@ -66,6 +122,15 @@ def random_state(decoder: Decoder, rank: int, seed: int = 0) -> AdapterState:
     for factors in state.layout.views(flat):
         factors.b.normal_(0.0, 0.1, generator=generator)
     return AdapterState(state.layout, flat)
+
+
+def taught_state(decoder: Decoder, answer: Sequence[int]) -> AdapterState:
+    """An adapter that learned to give ``answer`` to anything."""
+    config = job_config(learning_rate=1e-2)
+    corpus = make_corpus(lessons(30, answer, seed=70), ())
+    job = make_job(decoder, config, corpus=corpus)
+    run_until(Trainer([job], ManualClock()), steps(15))
+    return job._state.shadow.state()
 
 
 def fresh_state(decoder: Decoder, rank: int) -> AdapterState:
@@ -104,16 +169,19 @@ def make_job(
     start: AdapterState | None = None,
     training: Sequence[TokenSample] | None = None,
     held_out: Sequence[TokenSample] | None = None,
+    corpus: Corpus | None = None,
+    gate: GateConfig | None = None,
     sizes: FixedSizes | None = None,
     activations: Activations = "keep",
 ) -> Job:
+    """A job on random samples; ``corpus`` goes before ``training`` and ``held_out``."""
     config = config or job_config()
     return Job(
         config,
         decoder,
         start or fresh_state(decoder, config.rank),
-        training or make_samples([9, 14, 20, 11, 17, 8, 25, 13], seed=1),
-        held_out or make_samples([10, 15, 12], seed=2),
+        corpus or make_corpus(training, held_out),
+        gate or gate_config(),
         sizes or FixedSizes(),
         0.04,
         activations,
@@ -157,6 +225,10 @@ def evaluations(events: Sequence[TrainingEvent]) -> list[HeldOutReport]:
     return [event for event in events if isinstance(event, HeldOutReport)]
 
 
+def baselines(events: Sequence[TrainingEvent]) -> list[BaselineReport]:
+    return [event for event in events if isinstance(event, BaselineReport)]
+
+
 def take_snapshot(trainer: Trainer, adapter: str = "a") -> TrainingSnapshot:
     """Run to the next optimizer boundary and return the snapshot taken there, new or not."""
     for job in trainer._jobs.values():
@@ -174,14 +246,28 @@ def take_snapshot(trainer: Trainer, adapter: str = "a") -> TrainingSnapshot:
     return snapshot
 
 
-def mean_loss(decoder: Decoder, samples: Sequence[TokenSample], state: AdapterState) -> float:
-    """Held-out loss of a state as it would be served, all samples at once."""
+def sample_losses(
+    decoder: Decoder, samples: Sequence[TokenSample], state: AdapterState
+) -> list[float]:
+    """Mean nats per supervised token of each sample under a state as it would be served."""
     bank = AdapterBank(state.layout, 1, torch.float32, torch.device("cpu"))
     bank.load(0, state)
     run = Pass(decoder, pack(samples), "a", 1_000)
     for _ in run.evaluate(lambda layer, target: tuple(f[0] for f in bank.factors(layer, target))):
         pass
-    return run.loss.mean()
+    return run.loss.means()
+
+
+def mean_loss(decoder: Decoder, samples: Sequence[TokenSample], state: AdapterState) -> float:
+    """Mean over the samples of ``sample_losses``."""
+    return fmean(sample_losses(decoder, samples, state))
+
+
+def token_loss(decoder: Decoder, samples: Sequence[TokenSample], state: AdapterState) -> float:
+    """Weighted mean over supervised tokens, as a training step is normalized."""
+    losses = sample_losses(decoder, samples, state)
+    counts = [sample.weight * sample.num_supervised for sample in samples]
+    return sum(n * loss for n, loss in zip(counts, losses, strict=True)) / sum(counts)
 
 
 def rebase(trainer: Trainer, adapter: str, old: AdapterState | None, new: AdapterState) -> None:

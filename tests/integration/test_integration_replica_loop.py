@@ -12,8 +12,8 @@ from collm.replica.inbox import Published, Rollback, Submit
 from collm.types import BASE
 from factories.checkpoints import tiny_checkpoint
 from factories.engines import build_engine, generate, random_adapter, random_tokens
-from factories.replicas import build_rig, greedy
-from factories.training import job_config, make_job
+from factories.replicas import build_rig, greedy, learnable_job
+from factories.training import job_config
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def learning_rig(checkpoint, num_slots=6, **fields):
     """A rig whose job finds something better after most of its steps."""
     engine = build_engine(checkpoint, num_blocks=600, num_slots=num_slots)
     config = job_config("tutor", evaluate_every=1, learning_rate=5e-3, **fields)
-    return build_rig(engine, [make_job(engine.decoder, config)])
+    return build_rig(engine, [learnable_job(engine.decoder, config)])
 
 
 def frozen_answer(checkpoint, rig, version, prompt, max_tokens):
@@ -34,7 +34,7 @@ def frozen_answer(checkpoint, rig, version, prompt, max_tokens):
     model = "base"
     if version != BASE:
         adapter, label = version.split("@")
-        model = engine.publish(adapter, label, rig.archive.states[version])
+        model = engine.publish(adapter, label, rig.archive.folder.states[version])
     return generate(engine, [greedy("alone", prompt, model, max_tokens=max_tokens)])["alone"]
 
 
@@ -42,7 +42,7 @@ def publish_from_outside(rig, label, seed):
     """Ask for a random version of what the rig's job learns."""
     state = random_adapter(rig.engine.spec, seed=seed)
     version = version_id("tutor", label)
-    rig.archive.states[version] = state
+    rig.archive.folder.states[version] = state
     message = Published(
         adapter="tutor",
         version=version,

@@ -5,7 +5,7 @@ sum in different orders: gradients are compared relative to the largest of their
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM
 
+from collm.gate.config import GENERAL
 from collm.lora.shadow import Shadow
 from collm.lora.state import AdapterState
 from collm.model.decoder import Decoder
@@ -26,7 +27,7 @@ from collm.training.microbatch import pack
 from collm.training.passes import Activations, Pass
 from collm.training.samples import TokenSample
 from factories.checkpoints import FAMILIES, Family
-from factories.training import make_samples, random_state, tiny_decoder
+from factories.training import general_samples, make_samples, random_state, tiny_decoder
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
@@ -49,6 +50,26 @@ CASES = {
     "fused kernel": Case(make_samples([300, 20, 280, 257]), rank=1, alpha=2.0),
     "fused kernel after a prefix": Case(
         make_samples([_FUSED_FROM - 10, 40, _FUSED_FROM + 44], prefix=PREFIX), rank=2, alpha=1.0
+    ),
+    "general text without the prefix": Case(
+        (
+            *general_samples([33, 12]),
+            *make_samples([40, 31, 60], prefix=PREFIX),
+            *general_samples([50], seed=51),
+            *make_samples([45], seed=3, prefix=PREFIX, slice=GENERAL),
+        ),
+        rank=4,
+        alpha=8.0,
+    ),
+    "weights": Case(
+        tuple(
+            replace(sample, weight=weight)
+            for sample, weight in zip(
+                make_samples([26, 40, 31], prefix=PREFIX), (0.25, 1.0, 3.0), strict=True
+            )
+        ),
+        rank=4,
+        alpha=8.0,
     ),
 }
 
@@ -99,8 +120,8 @@ def peft_gradients(folder: Path, case: Case, state: AdapterState) -> Reference:
                 unscaled = b * case.rank / case.alpha
                 parameters[f"{name}.lora_B.default.weight"].copy_(unscaled)
     losses = [sample_loss(model, sample) for sample in case.samples]
-    for loss in losses:
-        loss.backward()
+    for sample, loss in zip(case.samples, losses, strict=True):
+        (sample.weight * loss).backward()
     grads = {name: p.grad for name, p in parameters.items() if p.grad is not None}
     return Reference(torch.stack(losses).detach(), grads)
 
@@ -163,6 +184,8 @@ def test_cases_reach_every_branch() -> None:
     assert batches["shared prefix"].num_prefix == len(PREFIX)
     assert batches["fused kernel after a prefix"].num_prefix == len(PREFIX)
     assert batches["several groups"].num_prefix == 0
+    general = batches["general text without the prefix"]
+    assert (general.num_prefix, general.without_prefix) == (len(PREFIX), {0, 1, 5})
     assert len(batches["several groups"].attention(None, torch.float32).groups) == 4
     keys = [
         group.mask.shape[1]

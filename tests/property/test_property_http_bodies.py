@@ -8,7 +8,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from collm.engine.config import MemoryConfig
-from collm.server.schemas import ChatBody, CompletionBody, PromoteBody, RollbackBody
+from collm.server.adapter_schemas import (
+    FeedbackBody,
+    LoadBody,
+    RollbackBody,
+    UnloadBody,
+    VersionBody,
+)
+from collm.server.schemas import ChatBody, CompletionBody
 from factories.checkpoints import tiny_checkpoint
 from factories.replicas import BASE_MODEL, open_tiny_replica, publish_on_disk, wait_until
 from factories.server_thread import running_server
@@ -17,8 +24,13 @@ MESSAGE = {"role": "user", "content": "hi"}
 BODIES = {
     "/v1/chat/completions": (ChatBody, {"model": BASE_MODEL, "messages": [MESSAGE]}),
     "/v1/completions": (CompletionBody, {"model": BASE_MODEL, "prompt": "hi"}),
-    "/adapters/promote": (PromoteBody, {"version": "tutor@1"}),
+    "/adapters/promote": (VersionBody, {"version": "tutor@1"}),
     "/adapters/rollback": (RollbackBody, {"adapter": "tutor"}),
+    "/adapters/pin": (VersionBody, {"version": "tutor@1"}),
+    "/adapters/unpin": (VersionBody, {"version": "tutor@1"}),
+    "/v1/load_lora_adapter": (LoadBody, {"lora_name": "tutor", "lora_path": "nowhere"}),
+    "/v1/unload_lora_adapter": (UnloadBody, {"lora_name": "nobody"}),
+    "/v1/feedback": (FeedbackBody, {"response_id": "chatcmpl-x", "rating": 1}),
 }
 
 ODD_TEXTS = ["", "\x00", "\ud800", "é🦙", "tutor", "tutor@1", "tutor@", "@", "../x", "a" * 300]
@@ -49,6 +61,10 @@ plausible = {
     "model": st.sampled_from([BASE_MODEL, "tutor", "tutor@1", "tutor@2", "tutor@3", "nobody"]),
     "version": st.sampled_from(["tutor@1", "tutor@2", "tutor@3", "tutor"]),
     "adapter": st.sampled_from(["tutor", "nobody"]),
+    "lora_name": st.just("nobody"),
+    "rating": shares,
+    "answer": st.text(max_size=8),
+    "choice": st.integers(0, 2),
     "prompt": st.text(min_size=1, max_size=8) | st.lists(st.integers(0, 511), min_size=1),
     "messages": st.lists(
         st.fixed_dictionaries(

@@ -28,11 +28,16 @@ def alone(q: Tensor, kv: Tensor, window: int | None) -> Tensor:
 @given(
     num_prefix=st.integers(0, 40),
     lengths=st.lists(st.integers(1, 70) | st.integers(250, 270), min_size=1, max_size=5),
+    without_prefix=st.frozensets(st.integers(0, 4)),
     window=st.none() | st.integers(1, 60),
     seed=st.integers(0, 2**16),
 )
 def test_packed_attention_equals_each_sample_alone(
-    num_prefix: int, lengths: list[int], window: int | None, seed: int
+    num_prefix: int,
+    lengths: list[int],
+    without_prefix: frozenset[int],
+    window: int | None,
+    seed: int,
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     num_rows = num_prefix + sum(lengths)
@@ -41,14 +46,18 @@ def test_packed_attention_equals_each_sample_alone(
     kv = torch.randn(shape_kv, generator=generator, dtype=torch.float64).requires_grad_()
     weight = torch.randn(num_rows, NUM_HEADS * HEAD_DIM, generator=generator, dtype=torch.float64)
 
-    out = pack_attention(num_prefix, lengths, len(q), window, torch.float64).attend(q, kv)
+    packed = pack_attention(
+        num_prefix, lengths, len(q), window, torch.float64, without_prefix=without_prefix
+    )
+    out = packed.attend(q, kv)
     grads = torch.autograd.grad((out * weight).sum(), (q, kv))
 
     expected = [alone(q[:num_prefix], kv[:num_prefix], window)] if num_prefix else []
     start = num_prefix
-    for length in lengths:
-        rows = torch.cat((torch.arange(num_prefix), torch.arange(start, start + length)))
-        expected.append(alone(q[rows], kv[rows], window)[num_prefix:])
+    for index, length in enumerate(lengths):
+        num_before = 0 if index in without_prefix else num_prefix
+        rows = torch.cat((torch.arange(num_before), torch.arange(start, start + length)))
+        expected.append(alone(q[rows], kv[rows], window)[num_before:])
         start += length
     reference = torch.cat(expected)
     expected_grads = torch.autograd.grad((reference * weight).sum(), (q, kv))

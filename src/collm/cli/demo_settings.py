@@ -11,8 +11,6 @@ ADAPTER = "clinc"
 """The adapter that learns; every request asks for it by this name."""
 TASK = "clinc150"
 
-# Evaluations read few enough samples to take some ten percent of training's time.
-_JOB = {"evaluate_every": 12, "max_held_out": 48}
 _MAX_VERSIONS = 3
 _DRAIN_TIMEOUT_S = 3.0
 
@@ -68,7 +66,7 @@ def server_settings(settings: DemoSettings) -> dict[str, Any]:
             "tpot_s": settings.objectives.tpot_s,
         },
         "training": {
-            "jobs": [{"adapter": ADAPTER, "data": TASK, **_JOB}],
+            "jobs": [{"adapter": ADAPTER, "data": TASK}],
         },
         "server": {
             "host": "127.0.0.1",

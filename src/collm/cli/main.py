@@ -14,6 +14,11 @@ from collm.errors import CollmError, ConfigError
 _COMMANDS = {
     "serve": "Serve a model over the OpenAI API, and fine-tune it meanwhile.",
     "demo": "Watch a model serve a real workload and get better at it meanwhile.",
+    "adapters": "See, promote, roll back, export and import adapters of a running server.",
+    "jobs": "Start fine-tuning jobs on a running server, and steer them.",
+    "files": "Upload training files to a running server, see and delete them.",
+    "replica": "Run one replica of a cluster; `collm serve` does it for you.",
+    "front": "Run the front of a cluster; `collm serve` does it for you.",
     "models": "Fetch base models and see which are there.",
     "version": "Print the version of collm.",
 }

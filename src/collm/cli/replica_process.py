@@ -6,13 +6,14 @@ import torch
 import typer
 
 from collm.cli.cache import cache_dir
-from collm.cli.training_jobs import load_datasets
+from collm.cli.sample_sets import load_sample_sets
 from collm.config import CollmConfig
 from collm.model.checkpoint import Checkpoint
 from collm.model.sources import find_checkpoint
-from collm.replica.assembly import ReplicaSettings, open_replica
+from collm.replica.assembly import Replica, open_replica
+from collm.replica.settings import ReplicaSettings
 from collm.server.app import make_app
-from collm.server.backend import Replica
+from collm.server.backend import Backends
 from collm.server.config import ServerConfig
 from collm.server.run import run
 
@@ -30,7 +31,7 @@ def run_replica(config: CollmConfig) -> None:
         DataError: A training set cannot be used.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    datasets = load_datasets(config.training)
+    samples = load_sample_sets(config.training)
     folder = find_checkpoint(config.model.source, cache_dir=cache_dir(), progress=_Announcer())
     checkpoint = Checkpoint(folder)
     checkpoint.verify()
@@ -44,21 +45,32 @@ def run_replica(config: CollmConfig) -> None:
         pacing=config.pacing,
         training=config.training,
     )
-    replica = open_replica(checkpoint, settings, datasets)
+    replica = open_replica(checkpoint, settings, samples)
     try:
-        serve_replica(replica.client, config.server)
+        serve_replica(backends_of(replica), config.server)
     finally:
         replica.close()
 
 
-def serve_replica(replica: Replica, config: ServerConfig) -> None:
+def backends_of(replica: Replica) -> Backends:
+    """Return a replica as its HTTP server sees it."""
+    return Backends(
+        replica=replica.client,
+        uploads=replica.uploads,
+        fine_tuning=replica.fine_tuning,
+        feedback=replica.feedback,
+        adapters=replica.adapters,
+    )
+
+
+def serve_replica(backends: Backends, config: ServerConfig) -> None:
     """Serve a replica in the main thread until a signal; prints the address once it listens.
 
     Raises:
         ConfigError: The address cannot be had.
         CollmError: The step loop ended by itself.
     """
-    run(make_app(replica, config), on_ready=lambda url: typer.echo(f"collm is ready at {url}"))
+    run(make_app(backends, config), on_ready=lambda url: typer.echo(f"collm is ready at {url}"))
 
 
 class _Announcer:

@@ -1,4 +1,4 @@
-"""``collm serve``: one replica that serves and learns."""
+"""``collm serve``: one replica, or several behind one address, that serve and learn."""
 
 import json
 import logging
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from collm.cli.cluster_settings import with_replicas
 from collm.cli.config_file import load_config
 from collm.cli.config_reference import config_reference, resolved_config
 from collm.cli.training_jobs import with_jobs
@@ -48,6 +49,14 @@ def serve(
             "(clinc150, medquad, snips), while serving; may come several times.",
         ),
     ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Replicas behind one address, each a process of its own; names, folders and "
+            "training data of their own are set in cluster.replicas.",
+        ),
+    ] = None,
     print_config: Annotated[
         bool,
         typer.Option("--print-config", help="Print every setting with its explanation, and exit."),
@@ -64,10 +73,15 @@ def serve(
         return
     named = {"model.source": model, "server.host": host, "server.port": port}
     chosen = [f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None]
-    config = with_jobs(load_config(config_file, [*(overrides or []), *chosen]), train or [])
+    config = with_replicas(load_config(config_file, [*(overrides or []), *chosen]), replicas)
+    # In a cluster each replica gets its jobs from here, seeded as its own.
+    resolved = config if config.cluster.replicas else with_jobs(config, train or [])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     typer.echo(
-        f"# resolved configuration (seed {config.seed})\n{resolved_config(config)}", err=True
+        f"# resolved configuration (seed {config.seed})\n{resolved_config(resolved)}", err=True
     )
     # Loaded only now, so that a wrong setting is answered before torch takes its seconds.
-    import_module("collm.cli.replica_process").run_replica(config)
+    if config.cluster.replicas:
+        import_module("collm.cli.parent_process").run_parent(config, train or [])
+    else:
+        import_module("collm.cli.replica_process").run_replica(resolved)

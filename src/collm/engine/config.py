@@ -14,7 +14,8 @@ class SchedulerConfig:
     max_running: int = 64
     """Most sequences that hold KV blocks at once; never more than ``max_step_tokens``."""
     max_waiting: int = 1024
-    """Most sequences that wait for admission; a request beyond that is refused."""
+    """Most sequences that wait for admission; a request beyond that is refused. An eighth of the
+    places is kept for models of which nothing waits."""
     enable_prefix_cache: bool = True
     """Reuse the keys and values of a prompt's beginning that the same version has computed."""
 

@@ -87,7 +87,7 @@ class Scheduler:
         self._max_waiting = config.max_waiting
         self._groups: dict[RequestId, RequestGroup] = {}
         self._running: list[Sequence] = []  # sorted by order
-        self._waiting = WaitingQueue()
+        self._waiting = WaitingQueue(config.max_waiting)
         self._in_flight: set[Sequence] = set()
         self._failed_admissions: _News = []
 
@@ -233,7 +233,7 @@ class Scheduler:
             return CapacityError(
                 f"n is {request.n}; this replica queues at most {self._max_waiting}"
             )
-        if len(self._waiting) + request.n > self._max_waiting:
+        if request.n > self._waiting.num_places(request.model):
             return QueueFullError(
                 f"{len(self._waiting)} sequences wait, of at most {self._max_waiting}; try later"
             )

@@ -206,11 +206,15 @@ class Trial:
         return is_lower and self._better.proves(self._config.error)
 
     def _has_enough_of_each(self) -> bool:
-        wanted = self._config.min_slice_samples
         return all(
-            count >= min(wanted, self._sizes.get(name, wanted))
+            count >= min(self._num_wanted(name), self._sizes.get(name, count + 1))
             for name, count in self._num_seen.items()
         )
+
+    def _num_wanted(self, name: str) -> int:
+        """Return the samples that a slice needs: half as many while it looks better, not worse."""
+        wanted = self._config.min_slice_samples
+        return wanted if self._slices[name].increase > 0.0 else -(-wanted // 2)
 
 
 def _mean(total: float, count: int) -> float:

@@ -18,8 +18,14 @@ from collm.lora.layout import LoraLayout, lora_layout
 from collm.lora.state import AdapterState
 from collm.model.spec import ModelSpec
 
-_CONFIG = "adapter_config.json"
-_WEIGHTS = "adapter_model.safetensors"
+PEFT_CONFIG = "adapter_config.json"
+PEFT_WEIGHTS = "adapter_model.safetensors"
+_BASE_DIGEST = "collm.base_digest"
+_MAX_PATTERNS = 1_000
+_PATTERN = re.compile(r"[\w.|^$\\*+?-]{1,200}")
+_MAX_REPEATS = 2
+"""A pattern of a stranger's is matched while others wait: no groups, and few repeats, or matching
+could take for ever."""
 _ROOT = "base_model.model."
 _LAYERS = "model.layers"
 _Pairs = dict[str, tuple[Tensor, Tensor]]
@@ -42,10 +48,13 @@ _SUPPORTED: dict[str, tuple[object, ...]] = {
 """Values with which an adapter is plain LoRA on unchanged base weights; the first is the usual."""
 
 
-def save_peft(state: AdapterState, folder: Path, base_model: str) -> None:
+def save_peft(
+    state: AdapterState, folder: Path, base_model: str, base_digest: str | None = None
+) -> None:
     """Write ``state`` into the existing ``folder`` for ``peft`` and other servers to load.
 
-    The scale is folded into B, so alpha equals the rank.
+    The scale is folded into B, so alpha equals the rank. ``base_digest`` goes into the weights'
+    own metadata, where ``load_peft`` finds it and others do not mind it.
     """
     tensors: dict[str, Tensor] = {}
     modules = []
@@ -66,21 +75,28 @@ def save_peft(state: AdapterState, folder: Path, base_model: str) -> None:
         "bias": "none",
         "inference_mode": True,
     }
-    save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
-    (folder / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    metadata = {"format": "pt"} | ({_BASE_DIGEST: base_digest} if base_digest else {})
+    save_file(tensors, folder / PEFT_WEIGHTS, metadata=metadata)
+    (folder / PEFT_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def load_peft(folder: Path, spec: ModelSpec) -> AdapterState:
+def load_peft(folder: Path, spec: ModelSpec, base_digest: str | None = None) -> AdapterState:
     """Read a PEFT LoRA folder made for a model of this ``spec``.
 
     The tensors present decide which modules are adapted; others get ΔW = 0. Ranks that differ by
     module are padded to the largest.
 
+    Args:
+        folder: Holds ``PEFT_CONFIG`` and ``PEFT_WEIGHTS``.
+        spec: The model's shapes.
+        base_digest: The model's digest, which files of ours must name if they name one; ``None``
+            takes any.
+
     Raises:
-        AdapterError: Names what is missing, unsupported, or of the wrong shape.
+        AdapterError: Names what is missing, unsupported, of the wrong shape, or of another base.
     """
-    config = _Config(folder / _CONFIG)
-    pairs = _read_pairs(folder / _WEIGHTS)
+    config = _Config(folder / PEFT_CONFIG)
+    pairs = _read_pairs(folder / PEFT_WEIGHTS, base_digest)
     _check_pairs(pairs, lora_layout(spec, 1), config)
     layout = lora_layout(spec, max(a.shape[0] for a, _ in pairs.values()))
     flat = torch.zeros(layout.num_parameters)
@@ -131,8 +147,16 @@ class _Config:
     def _patterns(self, key: str) -> list[tuple[re.Pattern[str], float]]:
         """Compile a pattern table; as in PEFT, the first pattern that ends a module's name wins."""
         table = self._fields.get(key) or {}
-        if not isinstance(table, dict):
-            raise AdapterError(f"{self._path}: {key} must map module names to numbers")
+        if not isinstance(table, dict) or len(table) > _MAX_PATTERNS:
+            raise AdapterError(
+                f"{self._path}: {key} must map at most {_MAX_PATTERNS} module names to numbers"
+            )
+        for pattern in table:
+            if not _PATTERN.fullmatch(pattern) or _num_repeats(pattern) > _MAX_REPEATS:
+                raise AdapterError(
+                    f"{self._path}: {key}[{pattern[:60]!r}] is not supported; give a module's name"
+                    f" or a regular expression without groups and with up to {_MAX_REPEATS} repeats"
+                )
         try:
             return [
                 (re.compile(rf"(.*\.)?({pattern})$"), self._number(f"{key}[{pattern!r}]", value))
@@ -140,6 +164,10 @@ class _Config:
             ]
         except re.error as error:
             raise AdapterError(f"{self._path}: {key} has an invalid pattern: {error}") from error
+
+
+def _num_repeats(pattern: str) -> int:
+    return sum(pattern.count(sign) for sign in "*+?")
 
 
 def _matching(patterns: list[tuple[re.Pattern[str], float]], module: str, default: float) -> float:
@@ -158,13 +186,14 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _read_pairs(path: Path) -> _Pairs:
+def _read_pairs(path: Path, base_digest: str | None) -> _Pairs:
     """Return (A, B) in float32 by module name below the base model."""
     if not path.is_file():
         raise AdapterError(f"{path} does not exist; only safetensors weights are loaded")
     halves: dict[str, dict[str, Tensor]] = {}
     try:
         with safe_open(path, framework="pt") as file:
+            _check_base((file.metadata() or {}).get(_BASE_DIGEST), base_digest)
             for key in file.keys():  # noqa: SIM118 - a safetensors handle is no mapping
                 module, _, kind = key.removesuffix(".weight").rpartition(".")
                 if kind not in ("lora_A", "lora_B"):
@@ -179,6 +208,13 @@ def _read_pairs(path: Path) -> _Pairs:
     if not halves:
         raise AdapterError(f"{path} holds no LoRA factors")
     return {module: (pair["lora_A"], pair["lora_B"]) for module, pair in halves.items()}
+
+
+def _check_base(made_for: str | None, base_digest: str | None) -> None:
+    if base_digest and made_for and made_for != base_digest:
+        raise AdapterError(
+            f"the adapter was made for base {made_for[:12]}; this replica serves {base_digest[:12]}"
+        )
 
 
 def _check_pairs(pairs: _Pairs, layout: LoraLayout, config: _Config) -> None:

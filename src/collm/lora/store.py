@@ -1,8 +1,9 @@
 """Versions of adapters on the device: names, slots, pins; promotion is one assignment.
 
 A version takes a slot when it is staged and gives it back when it is neither staged, nor active,
-nor held for rollback, nor pinned by a request. Its cached keys and values are evicted before the
-slot is free. Requests can name a version from its promotion until it is freed or unloaded.
+nor held for rollback, nor kept for an operator, nor pinned by a request. Its cached keys and values
+are evicted before the slot is free. Requests can name a version from its promotion, or from when it
+is kept, until it is freed or unloaded.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from collm.errors import AdapterError, UnknownAdapterError
 from collm.lora.bank import AdapterBank
 from collm.lora.state import AdapterState
+from collm.lora.terms import Terms
 from collm.types import BASE, BASE_SLOT, Binding, VersionId, VersionInfo
 
 
@@ -30,7 +32,9 @@ class _Loaded:
     metadata: dict[str, str]
     num_pins: int = 0
     is_public: bool = False
-    """Whether requests can name it: it was promoted, and its adapter not unloaded since."""
+    """Whether requests can name it: it was promoted or kept, and its adapter not unloaded since."""
+    is_kept: bool = False
+    """Whether an operator wants it here, active or not."""
 
 
 class AdapterStore:
@@ -48,6 +52,7 @@ class AdapterStore:
         """
         self._bank = bank
         self._base_model = base_model
+        self._terms = Terms(bank.layout, base_model)
         self._on_freed = on_freed
         self._free_slots = list(reversed(range(bank.num_slots)))
         self._loaded: dict[VersionId, _Loaded] = {}
@@ -110,21 +115,12 @@ class AdapterStore:
         Raises:
             AdapterError: No adapter can have this name.
         """
-        self._check_name(adapter)
+        self._terms.check_name(adapter)
         self._announced.add(adapter)
 
-    def check(self, adapter: str, state: AdapterState) -> None:
-        """Raise ``AdapterError`` unless ``state`` can be served here under the name ``adapter``."""
-        self._check_name(adapter)
-        here = self._bank.layout
-        if (state.layout.targets, state.layout.num_layers) != (here.targets, here.num_layers):
-            raise AdapterError(f"adapter {adapter!r} was made for a model of other shapes")
-        if state.layout.rank > here.rank:
-            raise AdapterError(
-                f"adapter {adapter!r} has rank {state.layout.rank}; lora.max_rank allows up to "
-                f"{here.rank}"
-            )
-        state.check_finite()
+    def retract(self, adapter: str) -> None:
+        """Undo ``announce``: what is no longer learned, and has no version, names nothing."""
+        self._announced.discard(adapter)
 
     def try_stage(
         self,
@@ -146,22 +142,52 @@ class AdapterStore:
         """
         if not version.startswith(f"{adapter}@") or version == f"{adapter}@":
             raise AdapterError(f"version {version!r} must be named {adapter}@LABEL")
-        known = self._loaded.get(version)
-        if known is None and not self._free_slots and not self._staged_gives_slot(adapter):
+        is_known = version in self._loaded
+        if not is_known and not self._free_slots and not self._staged_gives_slot(adapter):
             return False
-        self.check(adapter, state)
+        self._terms.check(adapter, state)
         digest = digest or state.digest()
-        if known is not None:
-            if known.digest != digest:
-                raise AdapterError(f"version {version} exists already with other content")
+        if is_known:
+            self._check_same(version, digest)
             self._replace_staged(adapter, version)
             return True
         self._replace_staged(adapter, None)
-        slot = self._free_slots.pop()
-        self._bank.load(slot, state)
-        self._loaded[version] = _Loaded(adapter, slot, state, digest, metadata or {})
+        self._load(adapter, version, state, metadata or {}, digest)
         self._staged[adapter] = version
         return True
+
+    def try_keep(
+        self,
+        adapter: str,
+        version: VersionId,
+        state: AdapterState,
+        metadata: dict[str, str] | None = None,
+        digest: str | None = None,
+    ) -> bool:
+        """Let requests name a version until ``release``; return ``False`` when no slot is free.
+
+        Raises:
+            AdapterError: The state cannot be served here, or the version is loaded with other
+                content.
+        """
+        if version not in self._loaded and not self._free_slots:
+            return False
+        self._terms.check(adapter, state)
+        digest = digest or state.digest()
+        if version in self._loaded:
+            self._check_same(version, digest)
+        else:
+            self._load(adapter, version, state, metadata or {}, digest)
+        loaded = self._loaded[version]
+        loaded.is_kept = loaded.is_public = True
+        return True
+
+    def release(self, version: VersionId) -> None:
+        """Undo ``try_keep``; no effect on a version that is not kept."""
+        loaded = self._loaded.get(version)
+        if loaded is not None and loaded.is_kept:
+            loaded.is_kept = False
+            self._free_if_unused(version)
 
     def promote(self, version: VersionId) -> None:
         """Make a loaded version the one that new requests to its adapter bind to.
@@ -207,20 +233,19 @@ class AdapterStore:
         """Stop serving an adapter; running requests keep their version to their end.
 
         Raises:
-            UnknownAdapterError: The adapter has no active version.
+            UnknownAdapterError: None of the adapter's versions is served.
         """
-        if adapter not in self._active:
+        versions = [v for v, loaded in self._loaded.items() if loaded.adapter == adapter]
+        if not any(self._loaded[version].is_public for version in versions):
             raise UnknownAdapterError(
                 f"adapter {adapter!r} is not loaded; available: {', '.join(self.names())}"
             )
-        del self._active[adapter]
         self._announced.discard(adapter)
-        self._held.pop(adapter, None)
-        self._staged.pop(adapter, None)
-        for version, loaded in list(self._loaded.items()):
-            if loaded.adapter == adapter:
-                loaded.is_public = False
-                self._free_if_unused(version)
+        for names in (self._active, self._held, self._staged):
+            names.pop(adapter, None)
+        for version in versions:
+            self._loaded[version].is_public = self._loaded[version].is_kept = False
+            self._free_if_unused(version)
 
     def active(self, adapter: str) -> VersionId | None:
         """Return the adapter's active version, if it has one."""
@@ -251,12 +276,36 @@ class AdapterStore:
         """Slots that hold no version."""
         return len(self._free_slots)
 
-    def _check_name(self, adapter: str) -> None:
-        if not adapter or "@" in adapter or adapter == self._base_model:
-            raise AdapterError(
-                f"adapter name {adapter!r} is not allowed: it must not be empty, contain '@', "
-                f"or equal the base model's name {self._base_model!r}"
-            )
+    def occupants(self) -> str:
+        """Return what holds the slots, and why, for people."""
+        return ", ".join(f"{version} ({self._use_of(version)})" for version in sorted(self._loaded))
+
+    def _use_of(self, version: VersionId) -> str:
+        loaded = self._loaded[version]
+        uses = {
+            "active": self._active.get(loaded.adapter) == version,
+            "held for rollback": self._held.get(loaded.adapter) == version,
+            "staged": self._staged.get(loaded.adapter) == version,
+            "pinned": loaded.is_kept,
+            f"{loaded.num_pins} requests": loaded.num_pins > 0,
+        }
+        return ", ".join(use for use, is_so in uses.items() if is_so)
+
+    def _load(
+        self,
+        adapter: str,
+        version: VersionId,
+        state: AdapterState,
+        metadata: dict[str, str],
+        digest: str,
+    ) -> None:
+        slot = self._free_slots.pop()
+        self._bank.load(slot, state)
+        self._loaded[version] = _Loaded(adapter, slot, state, digest, metadata)
+
+    def _check_same(self, version: VersionId, digest: str) -> None:
+        if self._loaded[version].digest != digest:
+            raise AdapterError(f"version {version} exists already with other content")
 
     def _known(self, version: VersionId) -> _Loaded:
         try:
@@ -283,7 +332,7 @@ class AdapterStore:
         loaded = self._loaded[version]
         adapter = loaded.adapter
         kept = (self._active.get(adapter), self._held.get(adapter))
-        return version in kept or loaded.num_pins > 0
+        return version in kept or loaded.is_kept or loaded.num_pins > 0
 
     def _free_if_unused(self, version: VersionId) -> None:
         loaded = self._loaded[version]

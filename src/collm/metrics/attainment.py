@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from collm.metrics.records import Objectives, RequestRecord
+from collm.metrics.records import BLAMELESS, Objectives, RequestRecord
 
 Z_95 = 1.959963984540054
 """Two-sided 95 % point of the normal distribution."""
@@ -16,7 +16,8 @@ class Attainment:
 
     num_met: int
     num_counted: int
-    """Every request that arrived, rejected and failed ones included, client aborts not."""
+    """Every request that arrived, rejected and failed ones included, refused and aborted ones not.
+    """
     num_aborted: int
 
     @property
@@ -31,11 +32,14 @@ class Attainment:
 
 
 def measure_attainment(records: Iterable[RequestRecord], objectives: Objectives) -> Attainment:
-    """Count the records that met; rejected and failed ones miss, aborts are counted apart."""
+    """Count the records that met; rejected and failed ones miss, refused ones do not count.
+
+    Aborts are counted apart.
+    """
     num_met = num_counted = num_aborted = 0
     for record in records:
-        if record.outcome == "aborted":
-            num_aborted += 1
+        if record.outcome in BLAMELESS:
+            num_aborted += record.outcome == "aborted"
             continue
         num_counted += 1
         num_met += record.met(objectives)

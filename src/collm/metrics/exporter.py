@@ -1,11 +1,11 @@
 """What one replica shows to Prometheus: ``collm_…`` plus the vLLM names dashboards know."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from collm.metrics.loop_times import LoopTimes
-from collm.metrics.records import Objectives, RequestRecord
+from collm.metrics.records import BLAMELESS, Objectives, Outcome, RequestRecord
 from collm.types import StepLoad, VersionId
 
 Work = Literal["serve", "train", "evaluate", "idle"]
@@ -148,7 +148,7 @@ class ReplicaMetrics:
         self._idle_seconds = loop_seconds.labels("idle")
         self._prefill_tokens = self._serving.step_tokens.labels(model_name, "prefill")
         self._decode_tokens = self._serving.step_tokens.labels(model_name, "decode")
-        for outcome in ("completed", "rejected", "failed", "aborted"):
+        for outcome in get_args(Outcome):
             self._serving.outcomes.labels(model_name, outcome)
 
     def observe_request(self, record: RequestRecord) -> None:
@@ -157,7 +157,7 @@ class ReplicaMetrics:
         serving.outcomes.labels(name, record.outcome).inc()
         serving.prompt_tokens.inc(record.num_prompt_tokens)
         serving.generation_tokens.inc(record.num_output_tokens)
-        if record.outcome != "aborted":
+        if record.outcome not in BLAMELESS:
             result = "met" if record.met(self._objectives) else "missed"
             serving.slo.labels(name, result).inc()
         if record.outcome == "completed":
@@ -234,6 +234,11 @@ class ReplicaMetrics:
         self._active[adapter] = version
         self._learning.active_version.labels(adapter, version).set(1)
         self._learning.promotions.labels(adapter).inc()
+
+    def unloaded(self, adapter: str) -> None:
+        """Show no active version of an adapter any more."""
+        if (before := self._active.pop(adapter, None)) is not None:
+            self._learning.active_version.remove(adapter, before)
 
     def render(self) -> bytes:
         """Return everything in Prometheus' text format (``CONTENT_TYPE``)."""

@@ -8,8 +8,11 @@ from collm.types import VersionId
 Kind = Literal["scored", "length"]
 """Answered to its natural end and compared with an answer, or made as long as a trace says."""
 
-Outcome = Literal["completed", "rejected", "failed", "aborted"]
-"""``rejected``: turned away for lack of room; ``aborted``: the client left."""
+Outcome = Literal["completed", "rejected", "failed", "refused", "aborted"]
+"""``rejected``: turned away for lack of room; ``refused``: it asked for what cannot be done;
+``aborted``: the client left."""
+BLAMELESS: frozenset[Outcome] = frozenset({"refused", "aborted"})
+"""Outcomes that the client brought about; objectives say nothing about them."""
 
 
 class Objectives(Protocol):

@@ -7,7 +7,7 @@ from collm.pacing.config import Objectives, PacingConfig
 from collm.pacing.cost import QuantumCostModel
 from collm.pacing.credit import Credit
 from collm.pacing.deadlines import IDLE, PrefillLimit, StepCost, look_ahead
-from collm.pacing.quanta import Quantum
+from collm.pacing.quanta import Quantum, QuantumKind
 from collm.types import SequenceProgress
 
 _PROBE_AFTER_S = 1.0
@@ -170,6 +170,41 @@ class LatencyBudget(ObjectiveBudget):
         return fits and super()._is_free(quantum)
 
 
+class UncontrolledBudget:
+    """What a system without control does: a whole micro-batch between any two steps.
+
+    For comparison only; tokens wait for it however late they are. Each pause takes one micro-batch
+    from its first quantum to its last, with what follows before another begins, such as the
+    optimizer's step. Messages are looked at between micro-batches alone.
+
+    Args:
+        quantum_cost: Bounds on quantum times; ``spent`` feeds it.
+    """
+
+    def __init__(self, quantum_cost: QuantumCostModel) -> None:
+        self._quantum_cost = quantum_cost
+        self._is_idle = True
+        self._has_begun = False
+
+    def begin(
+        self, progress: tuple[SequenceProgress, ...], now_s: float, num_adapters: int = 0
+    ) -> None:
+        """Start a pause: call after a step's tokens were published, or when there was no step."""
+        self._is_idle = not progress
+        self._has_begun = False
+
+    def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
+        """Whether this quantum may run now; changes nothing."""
+        if self._has_begun and quantum.kind is not QuantumKind.PREPARE:
+            return True
+        return not inbox.has_messages() if self._is_idle else not self._has_begun
+
+    def spent(self, quantum: Quantum, seconds: float, now_s: float) -> None:
+        """Note a quantum that just ended, and teach the cost model its time."""
+        self._has_begun = True
+        self._quantum_cost.observe(quantum, seconds)
+
+
 def make_budget(
     config: PacingConfig,
     step_cost: StepCost,
@@ -178,6 +213,8 @@ def make_budget(
     prefill_limit: PrefillLimit | None = None,
 ) -> Budget:
     """Build the budget that the configuration names."""
+    if config.budget == "uncontrolled":
+        return UncontrolledBudget(quantum_cost)
     budget = LatencyBudget if config.budget == "latency" else ObjectiveBudget
     return budget(
         config.objectives,

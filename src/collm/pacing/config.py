@@ -9,7 +9,7 @@ from collm.errors import ConfigError
 DEFAULT_TTFT_S = 0.8
 DEFAULT_TPOT_S = 0.1
 
-BudgetName = Literal["latency", "objective"]
+BudgetName = Literal["latency", "objective", "uncontrolled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ class PacingConfig:
 
     budget: BudgetName = "latency"
     """``latency`` trains for at most ``max_quantum_ms`` between two steps while anything is served,
-    ``objective`` for as long as the objectives leave room."""
+    ``objective`` for as long as the objectives leave room; ``uncontrolled``, a whole micro-batch
+    between two steps, protects nothing and is there for comparison."""
     ttft_s: float = DEFAULT_TTFT_S
     """Objective for the time from arrival to the first token, in seconds."""
     tpot_s: float = DEFAULT_TPOT_S

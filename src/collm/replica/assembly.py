@@ -1,78 +1,40 @@
-"""Building a replica: weights, memory, stores, jobs, loop, wired once at start-up."""
+"""Building a replica: engine, data folder, learning, loop, wired once at start-up."""
 
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 
-from collm.clock import Clock, MonotonicClock
-from collm.engine.blocks import BlockManager
-from collm.engine.config import MemoryConfig, SchedulerConfig
-from collm.engine.memory import allocate_caches, plan_memory
-from collm.engine.runner import ModelRunner
-from collm.engine.scheduler import Scheduler
-from collm.errors import AdapterError, ConfigError
-from collm.lora.bank import AdapterBank
-from collm.lora.config import LoraConfig
-from collm.lora.layout import lora_layout
-from collm.lora.state import AdapterState, initial_state
-from collm.lora.store import AdapterStore
+from collm.clock import MonotonicClock
+from collm.errors import ConfigError
 from collm.metrics.exporter import ReplicaMetrics
 from collm.model.checkpoint import Checkpoint
-from collm.model.decoder import Decoder
-from collm.model.tokenizer import Message, Tokenizer
-from collm.model.weights import load_weights
-from collm.pacing.budgets import make_budget
-from collm.pacing.chunking import make_prefill_limit
-from collm.pacing.config import PacingConfig
-from collm.pacing.cost import QuantumCostModel, StepCostModel
-from collm.pacing.credit import Credit
 from collm.pacing.quanta import QuantumKind
-from collm.replica.archive import CHECKPOINT_BASE, CHECKPOINT_FILE, Archive
+from collm.replica.adapters import AdapterDesk
 from collm.replica.board import Board
 from collm.replica.client import Deliveries, ReplicaClient
-from collm.replica.config import ReplicaConfig
+from collm.replica.courtesy import Courtesy
+from collm.replica.engine_parts import EngineParts, PacingParts, build_engine, warm_up_engine
+from collm.replica.feedback import FeedbackDesk
+from collm.replica.fine_tuning import FineTuning, slots_for
 from collm.replica.inbox import Inbox, Stop
 from collm.replica.learner import Learner
-from collm.replica.library import Library
+from collm.replica.learning_parts import DiskParts, LearningParts, build_disk, build_learning
 from collm.replica.loop import StepLoop
+from collm.replica.post import Post
 from collm.replica.process_memory import resident_bytes
 from collm.replica.request_log import RequestLog
+from collm.replica.settings import ReplicaSettings, SampleSets
+from collm.replica.uploads import Uploads
+from collm.replica.writer import Writer
 from collm.store.data_folder import DataFolder
-from collm.training.config import JobConfig, TrainingConfig
-from collm.training.job import Job
 from collm.training.passes import warm_up
-from collm.training.samples import prepare_samples
-from collm.training.trainer import Trainer
-from collm.types import Request, RequestId, SamplingParams, VersionId
 
 _log = logging.getLogger(__name__)
-
-_WARM_UP_LENGTHS = (24, 200, 48, 12)
-"""Prompt lengths of the requests of a warm-up round: one in the first, one more in each."""
-_WARM_UP_ROUNDS = 4
-
-Conversations = Sequence[Sequence[Message]]
-"""Training samples as chat messages, each ending with the assistant's turn."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaSettings:
-    """What a replica is made from, besides its checkpoint and its data."""
-
-    base_model: str
-    dtype: torch.dtype
-    replica: ReplicaConfig
-    memory: MemoryConfig
-    scheduler: SchedulerConfig
-    lora: LoraConfig
-    pacing: PacingConfig
-    training: TrainingConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,133 +42,90 @@ class Replica:
     """A running replica."""
 
     client: ReplicaClient
+    uploads: Uploads
+    fine_tuning: FineTuning
+    feedback: FeedbackDesk
+    adapters: AdapterDesk
     inbox: Inbox
     thread: threading.Thread
-    archive: Archive
+    writer: Writer
     data: DataFolder
 
     def close(self) -> None:
         """End the loop after its current step, finish writing, and let go of the data folder."""
         self.inbox.put(Stop())
         self.thread.join()
-        self.archive.close()
+        self.writer.close()
         self.data.close()
 
 
-def open_replica(
-    checkpoint: Checkpoint, settings: ReplicaSettings, datasets: Mapping[str, Conversations]
-) -> Replica:
+def open_replica(checkpoint: Checkpoint, settings: ReplicaSettings, samples: SampleSets) -> Replica:
     """Load a checkpoint, take up what the data folder holds, and start the step loop.
 
     Args:
         checkpoint: The base model.
         settings: Every room's configuration.
-        datasets: Samples of each job, by adapter name.
+        samples: What the configuration names as data.
 
     Raises:
         ModelError: The checkpoint cannot be served.
         ConfigError: A setting does not fit the model or the machine.
         DataError: A job has too few usable samples.
     """
-    _check_slots(settings)
+    _check_adapters(settings)
     data = DataFolder(
         Path(settings.replica.data_dir),
         max_versions=settings.replica.max_versions,
         now_s=time.time,
     )
     try:
-        return _wire(checkpoint, settings, datasets, data)
+        return _wire(checkpoint, settings, samples, data)
     except BaseException:
         data.close()
         raise
 
 
-def _check_slots(settings: ReplicaSettings) -> None:
-    """Raise ``ConfigError`` when learning adapters would soon have no slot for what comes next."""
-    num_jobs = len(settings.training.jobs)
-    num_needed = 2 * num_jobs + 1
-    if num_jobs and settings.lora.num_slots < num_needed:
+def _check_adapters(settings: ReplicaSettings) -> None:
+    """Raise ``ConfigError`` when learning adapters would not fit their slots, or be too few."""
+    jobs, lora = settings.training.jobs, settings.lora
+    for job in jobs:
+        if job.rank > lora.max_rank:
+            raise ConfigError(
+                f"training.jobs: adapter {job.adapter!r} has rank {job.rank}; "
+                f"lora.max_rank allows up to {lora.max_rank}"
+            )
+    num_needed = slots_for(len(jobs))
+    if jobs and lora.num_slots < num_needed:
         raise ConfigError(
-            f"lora.num_slots is {settings.lora.num_slots}; {num_jobs} training.jobs need at least "
+            f"lora.num_slots is {lora.num_slots}; {len(jobs)} training.jobs need at least "
             f"{num_needed}: each one active and one held version, and one for the next to come"
         )
 
 
 def _wire(
-    checkpoint: Checkpoint,
-    settings: ReplicaSettings,
-    datasets: Mapping[str, Conversations],
-    data: DataFolder,
+    checkpoint: Checkpoint, settings: ReplicaSettings, samples: SampleSets, data: DataFolder
 ) -> Replica:
-    """Make every part and start the threads; long because a replica has many parts."""
-    spec, device, clock = checkpoint.spec, torch.device("cpu"), MonotonicClock()
+    """Make every part and start the threads."""
     if settings.replica.threads is not None:
         torch.set_num_threads(settings.replica.threads)
-    memory = plan_memory(settings.memory, spec, settings.dtype)
-    tokenizer = Tokenizer(checkpoint.folder, spec.eos_token_ids)
-    weights = load_weights(checkpoint, spec, settings.dtype, device)
-    _log.info("weights: %d MiB as %s", weights.num_bytes >> 20, type(weights.head).__name__)
-    decoder = Decoder(spec, weights, memory.max_model_len)
-    caches = allocate_caches(memory, spec, settings.dtype, device)
-    bank = AdapterBank(
-        lora_layout(spec, settings.lora.max_rank), settings.lora.num_slots, settings.dtype, device
-    )
-    library = Library(data.versions, spec, checkpoint.digest)
-    inbox, deliveries = Inbox(), Deliveries()
-    blocks = BlockManager(
-        memory.num_blocks,
-        memory.block_size,
-        enable_prefix_cache=settings.scheduler.enable_prefix_cache,
-    )
-    adapters = AdapterStore(bank, settings.base_model, blocks.evict_version)
+    clock, inbox, deliveries = MonotonicClock(), Inbox(), Deliveries()
     metrics = ReplicaMetrics(settings.base_model, settings.pacing)
-    _restore_versions(adapters, data, library, metrics)
-    for job in settings.training.jobs:
-        adapters.announce(job.adapter)
-
-    step_cost = StepCostModel(quantile=settings.pacing.quantile)
-    quantum_cost = QuantumCostModel(quantile=settings.pacing.quantile)
-    credit = Credit(settings.pacing.credit_share, settings.pacing.credit_burst_s)
-    prefill_limit = make_prefill_limit(settings.pacing, step_cost)
-    budget = make_budget(settings.pacing, step_cost, quantum_cost, credit, prefill_limit)
-    eos_token_ids = frozenset(tokenizer.eos_token_ids)
-    scheduler = Scheduler(
-        settings.scheduler, blocks, adapters, prefill_limit, eos_token_ids, memory.max_model_len
-    )
-    jobs = _Jobs(settings, decoder, tokenizer, adapters, data, quantum_cost, checkpoint.digest)
-    trainer = Trainer([jobs.open(job, datasets) for job in settings.training.jobs], clock)
-    archive = Archive(data, settings.base_model, checkpoint.digest, inbox)
-    board = Board(scheduler, blocks, adapters, metrics, clock)
-    learner = Learner(
-        trainer,
-        adapters,
-        archive,
-        metrics,
-        clock,
-        on_swap=board.refresh,
-        min_promotion_interval_s=settings.replica.min_promotion_interval_s,
-        checkpoint_interval_s=settings.training.checkpoint_interval_s,
-    )
-    log = RequestLog(metrics, settings.pacing, credit)
-    board.show("finished", lambda: log.num_finished)
-    board.show("failed", lambda: log.num_failed)
-    board.show("mixed", lambda: log.num_mixed)
-    board.show("adapters", learner.snapshot)
-    board.show("weight_bytes", lambda: weights.num_bytes)
-    board.show("resident_bytes", resident_bytes)
-    board.show("loop_seconds", metrics.times.seconds)
-    board.show("quanta", metrics.times.quanta)
-    board.show("token_gaps", metrics.times.gaps)
-    board.show("calibration", lambda: _calibration(step_cost, quantum_cost))
-    board.refresh()
-    runner = ModelRunner(decoder, caches, bank, eos_token_ids)
+    engine = build_engine(checkpoint, settings)
+    board = Board(engine.scheduler, engine.blocks, engine.adapters, metrics, clock)
+    disk = build_disk(data, checkpoint, settings, inbox)
+    learning = build_learning(engine, disk, settings, samples, metrics, board, clock)
+    log = RequestLog(metrics, settings.pacing, engine.pacing.credit)
+    _show(board, log, learning.learner, engine, metrics)
+    warm_up_engine(engine, settings.base_model, clock)
+    warm_up(engine.decoder)
     loop = StepLoop(
-        scheduler=scheduler,
-        runner=runner,
-        trainer=trainer,
-        learner=learner,
-        budget=budget,
-        step_cost=step_cost,
+        scheduler=engine.scheduler,
+        runner=engine.runner,
+        trainer=learning.trainer,
+        learner=learning.learner,
+        versions=learning.versions,
+        budget=engine.pacing.budget,
+        step_cost=engine.pacing.step_cost,
         log=log,
         metrics=metrics,
         inbox=inbox,
@@ -214,25 +133,98 @@ def _wire(
         board=board,
         clock=clock,
     )
-    _warm_up(settings.base_model, scheduler, runner, step_cost, clock)
-    if settings.training.jobs:
-        warm_up(decoder)
     thread = threading.Thread(target=_run, args=(loop, deliveries), name="collm-loop", daemon=True)
     client = ReplicaClient(
         base_model=settings.base_model,
-        max_model_len=memory.max_model_len,
-        tokenizer=tokenizer,
+        max_model_len=engine.memory.max_model_len,
+        tokenizer=engine.tokenizer,
         inbox=inbox,
         deliveries=deliveries,
         board=board,
         metrics=metrics,
-        library=library,
         thread=thread,
         clock=clock,
     )
-    archive.start()
+    replica = _replica(client, engine, disk, learning, settings, board, inbox, thread)
+    disk.writer.start()
     thread.start()
-    return Replica(client=client, inbox=inbox, thread=thread, archive=archive, data=data)
+    return replica
+
+
+def _replica(
+    client: ReplicaClient,
+    engine: EngineParts,
+    disk: DiskParts,
+    learning: LearningParts,
+    settings: ReplicaSettings,
+    board: Board,
+    inbox: Inbox,
+    thread: threading.Thread,
+) -> Replica:
+    """Make what asyncio uses of the parts."""
+    config, archive, post = settings.replica, disk.archive, Post(inbox, thread)
+
+    def new_courtesy() -> Courtesy:
+        return Courtesy(is_busy=lambda: bool(board.view.numbers["running"]))
+
+    return Replica(
+        client=client,
+        uploads=Uploads(disk.data, archive, new_courtesy),
+        fine_tuning=FineTuning(
+            disk.data,
+            archive,
+            post,
+            learning.builder,
+            engine.terms,
+            settings.lora.num_slots,
+            new_courtesy,
+        ),
+        feedback=FeedbackDesk(
+            disk.data, archive, inbox, learning.builder, config.max_feedback_chars
+        ),
+        adapters=AdapterDesk(
+            disk.data,
+            disk.library,
+            archive,
+            post,
+            board,
+            engine.terms,
+            engine.decoder.spec,
+            config.import_root,
+        ),
+        inbox=inbox,
+        thread=thread,
+        writer=disk.writer,
+        data=disk.data,
+    )
+
+
+def _show(
+    board: Board,
+    log: RequestLog,
+    learner: Learner,
+    engine: EngineParts,
+    metrics: ReplicaMetrics,
+) -> None:
+    """Let the board show live figures."""
+    board.show("finished", lambda: log.num_finished)
+    board.show("failed", lambda: log.num_failed)
+    board.show("mixed", lambda: log.num_mixed)
+    board.show("adapters", learner.snapshot)
+    board.show("weight_bytes", lambda: engine.decoder.weights.num_bytes)
+    board.show("resident_bytes", resident_bytes)
+    board.show("loop_seconds", metrics.times.seconds)
+    board.show("quanta", metrics.times.quanta)
+    board.show("token_gaps", metrics.times.gaps)
+    board.show("calibration", lambda: _calibration(engine.pacing))
+    board.refresh()
+
+
+def _calibration(pacing: PacingParts) -> Mapping[str, object]:
+    """Return how often the predicted bounds on times held, ready for JSON."""
+    quanta = {str(kind): pacing.quantum_cost.calibration(kind) for kind in QuantumKind}
+    seen = {kind: asdict(found) for kind, found in quanta.items() if found.num_observed}
+    return {"step": asdict(pacing.step_cost.calibration), "quanta": seen}
 
 
 def _run(loop: StepLoop, deliveries: Deliveries) -> None:
@@ -247,133 +239,3 @@ def _run(loop: StepLoop, deliveries: Deliveries) -> None:
         _log.exception("the step loop failed")
     finally:
         deliveries.end()
-
-
-def _warm_up(
-    base_model: str,
-    scheduler: Scheduler,
-    runner: ModelRunner,
-    step_cost: StepCostModel,
-    clock: Clock,
-) -> None:
-    """Serve a few requests to nobody: the first steps of a process are many times slower.
-
-    The rounds after the first teach the cost model, so that the first users are paced by it.
-    """
-    for number in range(_WARM_UP_ROUNDS):
-        for length in _WARM_UP_LENGTHS[: number + 1]:
-            request = Request(
-                request_id=RequestId(f"warm-up-{number}-{length}"),
-                model=base_model,
-                # Other tokens each time, or the prefix cache would answer.
-                prompt=tuple((number + 2) * position % 97 for position in range(length)),
-                sampling=SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True),
-                arrived_at_s=clock.now_s(),
-            )
-            scheduler.add(request)
-        while scheduler.has_work:
-            started_s = clock.now_s()
-            plan = scheduler.schedule(started_s)
-            output = runner.launch(plan).result()
-            ended_s = clock.now_s()
-            if number > 0:
-                step_cost.observe(plan.load(), ended_s - started_s)
-            scheduler.update(plan, output, ended_s)
-
-
-def _restore_versions(
-    adapters: AdapterStore, data: DataFolder, library: Library, metrics: ReplicaMetrics
-) -> None:
-    """Serve what was active when the process last ended, and hold what could be rolled back to."""
-    held, active = data.decisions.held(), data.decisions.active()
-    for num_done, (adapter, version) in enumerate(active.items()):
-        num_needed = len(active) - num_done
-        if adapter in held and adapters.num_free_slots > num_needed:
-            _restore(adapters, library, adapter, held[adapter])
-        _restore(adapters, library, adapter, version)
-        if (serving := adapters.active(adapter)) is not None:
-            metrics.promoted(adapter, serving)
-
-
-def _restore(adapters: AdapterStore, library: Library, adapter: str, version: VersionId) -> None:
-    try:
-        published, state = library.load(version)
-        if not adapters.try_stage(adapter, version, state, dict(published.metadata)):
-            raise AdapterError("no slot is free; raise lora.num_slots")
-        adapters.promote(version)
-    except AdapterError as error:
-        serving = adapters.active(adapter) or "nothing"
-        _log.error("%s is not served, %s in its place: %s", version, serving, error)
-
-
-def _calibration(step_cost: StepCostModel, quantum_cost: QuantumCostModel) -> dict[str, object]:
-    """Return how often the predicted bounds on times held, ready for JSON."""
-    quanta = {str(kind): quantum_cost.calibration(kind) for kind in QuantumKind}
-    seen = {kind: asdict(found) for kind, found in quanta.items() if found.num_observed}
-    return {"step": asdict(step_cost.calibration), "quanta": seen}
-
-
-class _Jobs:
-    """Opens training jobs: from their checkpoint, else from the version that is served."""
-
-    def __init__(
-        self,
-        settings: ReplicaSettings,
-        decoder: Decoder,
-        tokenizer: Tokenizer,
-        adapters: AdapterStore,
-        data: DataFolder,
-        quantum_cost: QuantumCostModel,
-        base_digest: str,
-    ) -> None:
-        self._settings = settings
-        self._base_digest = base_digest
-        self._decoder = decoder
-        self._tokenizer = tokenizer
-        self._adapters = adapters
-        self._data = data
-        self._quantum_cost = quantum_cost
-
-    def open(self, config: JobConfig, datasets: Mapping[str, Conversations]) -> Job:
-        settings = self._settings
-        if config.rank > settings.lora.max_rank:
-            raise ConfigError(
-                f"training.jobs: adapter {config.adapter!r} has rank {config.rank}; "
-                f"lora.max_rank allows up to {settings.lora.max_rank}"
-            )
-        samples = prepare_samples(
-            datasets[config.adapter],
-            self._tokenizer,
-            max_tokens=config.micro_batch_tokens,
-            held_out_share=config.held_out_share,
-            max_held_out=config.max_held_out,
-        )
-        if samples.num_unusable:
-            _log.warning("%s: %d samples left out", config.adapter, samples.num_unusable)
-        job = Job(
-            config,
-            self._decoder,
-            self._start(config),
-            samples.training,
-            samples.held_out,
-            self._quantum_cost,
-            settings.pacing.max_quantum_s,
-            settings.training.activations,
-        )
-        checkpoint = self._data.checkpoints.load(config.adapter)
-        if checkpoint is not None:
-            if checkpoint.meta.get(CHECKPOINT_BASE) != self._base_digest:
-                raise ConfigError(
-                    f"the training state of {config.adapter!r} in {settings.replica.data_dir} was "
-                    "written for another base model; use another replica.data_dir"
-                )
-            job.restore(load_file(checkpoint.folder / CHECKPOINT_FILE), checkpoint.meta)
-            _log.info("%s goes on at step %d", config.adapter, job.num_steps)
-        return job
-
-    def _start(self, config: JobConfig) -> AdapterState:
-        layout = lora_layout(self._decoder.spec, config.rank)
-        active = self._adapters.active(config.adapter)
-        return (
-            initial_state(layout, config.seed) if active is None else self._adapters.state(active)
-        )

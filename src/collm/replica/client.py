@@ -4,19 +4,14 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 from collm.clock import Clock
-from collm.errors import CollmError, UnknownAdapterError
 from collm.metrics.exporter import ReplicaMetrics
 from collm.model.tokenizer import Tokenizer
 from collm.replica.board import Board
-from collm.replica.inbox import Abort, Finish, Inbox, Rollback, Submit
-from collm.replica.library import Library
-from collm.types import BASE, ModelCard, Request, RequestId, TokenEvent, VersionId, VersionInfo
-
-_ALIVE_POLL_S = 0.5
+from collm.replica.inbox import Abort, Finish, Inbox, Submit
+from collm.types import BASE, ModelCard, Request, RequestId, TokenEvent, VersionInfo
 
 
 class Deliveries:
@@ -121,7 +116,6 @@ class ReplicaClient:
         deliveries: Where the loop puts its events.
         board: What the loop shows.
         metrics: What the loop counts.
-        library: Loads published versions from disk.
         thread: The loop's thread.
         clock: The loop's clock.
     """
@@ -136,7 +130,6 @@ class ReplicaClient:
         deliveries: Deliveries,
         board: Board,
         metrics: ReplicaMetrics,
-        library: Library,
         thread: threading.Thread,
         clock: Clock,
     ) -> None:
@@ -147,7 +140,6 @@ class ReplicaClient:
         self._deliveries = deliveries
         self._board = board
         self._metrics = metrics
-        self._library = library
         self._thread = thread
         self._clock = clock
 
@@ -184,22 +176,6 @@ class ReplicaClient:
         """Return the versions on the device."""
         return self._board.view.versions
 
-    async def promote(self, version: str) -> VersionInfo:
-        """Make a version on disk its adapter's active one; raises ``AdapterError``."""
-        reply: Future[VersionInfo] = Future()
-        message = await asyncio.to_thread(self._library.read, VersionId(version), reply)
-        self._inbox.put(message)
-        return await self._answer(reply)
-
-    async def rollback(self, adapter: str) -> VersionInfo:
-        """Return an adapter to the version before; raises ``AdapterError``."""
-        if adapter not in {info.adapter for info in self.versions()}:
-            known = ", ".join(sorted({info.adapter for info in self.versions()})) or "none"
-            raise UnknownAdapterError(f"adapter {adapter!r} does not exist; available: {known}")
-        reply: Future[VersionInfo] = Future()
-        self._inbox.put(Rollback(adapter, reply))
-        return await self._answer(reply)
-
     def snapshot(self) -> Mapping[str, Any]:
         """Return live figures, ready for JSON."""
         return self._board.view.numbers
@@ -207,12 +183,3 @@ class ReplicaClient:
     def metrics_text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         return self._metrics.render()
-
-    async def _answer(self, reply: "Future[VersionInfo]") -> VersionInfo:
-        """Wait for a reply, which never comes when the step loop has ended."""
-        future = asyncio.wrap_future(reply)
-        while not future.done():
-            if not self.is_alive:
-                raise CollmError("the step loop has ended; restart the server")
-            await asyncio.wait((future,), timeout=_ALIVE_POLL_S)
-        return future.result()

@@ -16,7 +16,21 @@ class ReplicaConfig:
     min_promotion_interval_s: float = 5.0
     """Least time between two promotions of an adapter; each one starts its prefix cache anew."""
     max_versions: int = 20
-    """Latest versions kept on disk per adapter, besides the active one and the one held."""
+    """Latest versions kept on disk per adapter, besides the active, the held and pinned ones."""
+    slot_wait_s: float = 10.0
+    """How long a version that somebody asks for may wait for a free adapter slot."""
+    import_root: str | None = None
+    """Folder below which /v1/load_lora_adapter may read adapters; null lets it read none."""
+    max_feedback_samples: int = 10_000
+    """Latest samples kept from feedback, per adapter."""
+    feedback_days: float = 90.0
+    """Age in days at which feedback is dropped."""
+    max_feedback_chars: int = 32_000
+    """Longest prompt and answer together that feedback may teach, in characters."""
+    max_responses: int = 10_000
+    """Latest answers kept, so that feedback can name them."""
+    response_days: float = 7.0
+    """Age in days at which a kept answer is dropped."""
 
     def __post_init__(self) -> None:
         if not self.data_dir:
@@ -27,5 +41,11 @@ class ReplicaConfig:
             raise ConfigError(
                 f"replica.min_promotion_interval_s is {self.min_promotion_interval_s}; 0 or more"
             )
-        if self.max_versions < 1:
-            raise ConfigError(f"replica.max_versions is {self.max_versions}; 1 or more")
+        if self.import_root == "":
+            raise ConfigError("replica.import_root is empty; give a folder, or null")
+        for name in ("max_versions", "max_feedback_samples", "max_feedback_chars", "max_responses"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"replica.{name} is {getattr(self, name)}; 1 or more")
+        for name in ("slot_wait_s", "feedback_days", "response_days"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"replica.{name} is {getattr(self, name)}; more than 0")

@@ -5,10 +5,16 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from collm.lora.state import AdapterState
+from collm.store.jobs import JobRecord
+from collm.store.versions import PublishedVersion
+from collm.training.job import Job
+from collm.training.samples import TokenSample
 from collm.types import Request, RequestId, VersionId, VersionInfo
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +51,49 @@ class Published:
     """What speaks for it, for the record of the decision."""
     is_local: bool
     """Whether it is a copy of this replica's own shadow, which then simply trains on."""
+    reason: str = "asked for"
+    """Why it is to be promoted, for the record of the decision."""
     digest: str | None = None
     """The state's digest, if it was taken already."""
     reply: "Future[VersionInfo] | None" = None
     """Told when the version is active, or why it never will be."""
+
+    @classmethod
+    def local(
+        cls, published: PublishedVersion, state: AdapterState, numbers: Mapping[str, Any]
+    ) -> Self:
+        """Return the message about a copy of a shadow, as it is on disk now."""
+        return cls(
+            adapter=published.adapter,
+            version=published.version,
+            state=state,
+            metadata=published.metadata,
+            numbers=numbers,
+            is_local=True,
+            reason="better on held-out samples",
+            digest=published.digest,
+        )
+
+    @classmethod
+    def foreign(
+        cls,
+        published: PublishedVersion,
+        state: AdapterState,
+        reason: str,
+        reply: "Future[VersionInfo] | None",
+    ) -> Self:
+        """Return the message about a version that somebody asks for."""
+        return cls(
+            adapter=published.adapter,
+            version=published.version,
+            state=state,
+            metadata=published.metadata,
+            numbers={},
+            is_local=False,
+            reason=reason,
+            digest=published.digest,
+            reply=reply,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +129,94 @@ class Rollback:
 
 
 @dataclass(frozen=True, slots=True)
+class Unload:
+    """Stop serving an adapter."""
+
+    adapter: str
+    reply: "Future[None]"
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Let requests name a version, active or not, until ``Release``; ``reply`` is the version's."""
+
+    published: Published
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Keep a version no longer than it is needed."""
+
+    version: VersionId
+    reply: "Future[None]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddJob:
+    """Train a job that was built aside."""
+
+    job: Job
+    record: JobRecord
+    base: VersionId | None
+    """The version that it starts from, if its adapter had one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelJob:
+    """Train a job no more."""
+
+    adapter: str
+    job_id: str
+    reply: "Future[JobRecord]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseJob:
+    """Let a job rest."""
+
+    adapter: str
+    job_id: str
+    reply: "Future[JobRecord]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeJob:
+    """Let a job that rests go on."""
+
+    adapter: str
+    job_id: str
+    reply: "Future[JobRecord]"
+
+
+@dataclass(frozen=True, slots=True)
+class AddSamples:
+    """Train an adapter's job, if it has one, on more samples."""
+
+    adapter: str
+    samples: tuple[TokenSample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveSample:
+    """Never train on a sample again."""
+
+    adapter: str
+    sample_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the loop after this step."""
 
 
-Message = (
-    Submit
-    | Finish
-    | Abort
-    | Published
-    | PublishFailed
-    | Promoted
-    | PromotionFailed
-    | Rollback
-    | Stop
+VersionMessage = (
+    Published | PublishFailed | Promoted | PromotionFailed | Rollback | Unload | Keep | Release
 )
+JobMessage = AddJob | CancelJob | PauseJob | ResumeJob | AddSamples | RemoveSample
+Message = Submit | Finish | Abort | Stop | VersionMessage | JobMessage
 
 
-def tell(reply: "Future[VersionInfo] | None", outcome: VersionInfo | Exception) -> None:
+def tell(reply: "Future[T] | None", outcome: T | Exception) -> None:
     """Settle a reply, unless nobody waits for it; any thread may."""
     if reply is None or not reply.set_running_or_notify_cancel():
         return

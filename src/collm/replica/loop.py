@@ -15,19 +15,21 @@ from collm.pacing.quanta import Quantum, QuantumKind
 from collm.replica.board import Board
 from collm.replica.inbox import (
     Abort,
+    AddJob,
+    AddSamples,
+    CancelJob,
     Finish,
     Inbox,
     Message,
-    Promoted,
-    PromotionFailed,
-    Published,
-    PublishFailed,
-    Rollback,
+    PauseJob,
+    RemoveSample,
+    ResumeJob,
     Stop,
     Submit,
 )
 from collm.replica.learner import Learner
 from collm.replica.request_log import RequestLog
+from collm.replica.version_desk import VersionDesk
 from collm.training.trainer import Trainer
 from collm.types import TokenEvent
 
@@ -69,7 +71,8 @@ class StepLoop:
         scheduler: Decides what each step computes.
         runner: Computes it.
         trainer: Holds the quanta of training.
-        learner: Turns training's results into promoted versions.
+        learner: Takes what training found, and what is asked of its jobs.
+        versions: Takes what is asked of versions.
         budget: Says whether a quantum fits now.
         step_cost: Learns how long steps take.
         log: Follows requests to their records.
@@ -87,6 +90,7 @@ class StepLoop:
         runner: Runner,
         trainer: Trainer,
         learner: Learner,
+        versions: VersionDesk,
         budget: Budget,
         step_cost: StepCostModel,
         log: RequestLog,
@@ -100,6 +104,7 @@ class StepLoop:
         self._runner = runner
         self._trainer = trainer
         self._learner = learner
+        self._versions = versions
         self._budget = budget
         self._step_cost = step_cost
         self._log = log
@@ -111,11 +116,12 @@ class StepLoop:
         self._is_stopping = False
 
     def run(self) -> None:
-        """Step until a ``Stop`` message."""
+        """Step until a ``Stop`` message, then hand over the state of training."""
         while not self._is_stopping:
             report = self.step()
             if report.num_tokens == 0 and report.num_quanta == 0 and not self._is_stopping:
                 self._wait()
+        self._learner.save()
 
     def step(self) -> StepReport:
         """Serve one iteration, train while the budget allows, then swap adapters."""
@@ -202,15 +208,9 @@ class StepLoop:
                 self._publish(self._scheduler.finish(request_id, choice))
             case Abort(request_id):
                 self._publish(self._scheduler.abort(request_id))
-            case Published():
-                self._learner.published(message)
-            case PublishFailed():
-                self._learner.publish_failed(message)
-            case Promoted(published):
-                self._learner.promoted(published)
-            case PromotionFailed():
-                self._learner.promotion_failed(message)
-            case Rollback():
-                self._learner.roll_back(message)
             case Stop():
                 self._is_stopping = True
+            case AddJob() | CancelJob() | PauseJob() | ResumeJob() | AddSamples() | RemoveSample():
+                self._learner.receive(message)
+            case _:
+                self._versions.receive(message)

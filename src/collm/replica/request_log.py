@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from collm.errors import CapacityError, QueueFullError
+from collm.errors import CapacityError, QueueFullError, RequestError, UnknownAdapterError
 from collm.metrics.exporter import ReplicaMetrics
 from collm.metrics.records import Objectives, Outcome, RequestRecord
 from collm.pacing.credit import Credit
@@ -106,6 +106,8 @@ def _outcome(event: TokenEvent) -> Outcome:
     if event.finish_reason is FinishReason.ABORT:
         return "aborted"
     if event.finish_reason is FinishReason.ERROR:
-        is_full = isinstance(event.error, QueueFullError | CapacityError)
-        return "rejected" if is_full else "failed"
+        if isinstance(event.error, QueueFullError | CapacityError):
+            return "rejected"
+        is_mistake = isinstance(event.error, RequestError | UnknownAdapterError)
+        return "refused" if is_mistake else "failed"
     return "completed"

@@ -1,21 +1,16 @@
-"""Routes about the server itself: models, adapter versions, health, metrics, live numbers."""
+"""Routes about the server itself: models, health, metrics, live numbers."""
 
-from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from collm.errors import UnknownAdapterError
-from collm.server.openapi import body_schema
-from collm.server.parsing import read_as
-from collm.server.schemas import PromoteBody, RollbackBody
+from collm.metrics.exporter import CONTENT_TYPE
 from collm.server.service import Service, service_of
 from collm.types import ModelCard
 
 router = APIRouter()
-
-_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def _model(service: Service, card: ModelCard) -> dict[str, Any]:
@@ -60,33 +55,10 @@ async def show_health(request: Request) -> Response:
 @router.get("/metrics")
 async def show_metrics(request: Request) -> Response:
     """Return metrics in Prometheus' text format."""
-    return Response(service_of(request).replica.metrics_text(), media_type=_METRICS_TYPE)
+    return Response(service_of(request).replica.metrics_text(), media_type=CONTENT_TYPE)
 
 
 @router.get("/control/snapshot")
 async def show_snapshot(request: Request) -> Response:
     """Return the replica's live numbers."""
     return JSONResponse(dict(service_of(request).replica.snapshot()))
-
-
-@router.get("/adapters")
-async def list_versions(request: Request) -> Response:
-    """List the published adapter versions."""
-    versions = service_of(request).replica.versions()
-    return JSONResponse({"object": "list", "data": [asdict(version) for version in versions]})
-
-
-@router.post("/adapters/promote", openapi_extra=body_schema(PromoteBody))
-async def promote(request: Request) -> Response:
-    """Make a version its adapter's active one; requests in flight keep theirs."""
-    service = service_of(request)
-    body = await read_as(PromoteBody, request, service.config.max_body_bytes)
-    return JSONResponse(asdict(await service.replica.promote(body.version)))
-
-
-@router.post("/adapters/rollback", openapi_extra=body_schema(RollbackBody))
-async def roll_back(request: Request) -> Response:
-    """Return an adapter to the version before its active one."""
-    service = service_of(request)
-    body = await read_as(RollbackBody, request, service.config.max_body_bytes)
-    return JSONResponse(asdict(await service.replica.rollback(body.adapter)))

@@ -2,16 +2,25 @@
 
 from fastapi import FastAPI
 
-from collm.server import admin, chat, completions
-from collm.server.backend import Replica
+from collm.server import (
+    adapter_files,
+    adapters,
+    admin,
+    chat,
+    completions,
+    feedback,
+    fine_tuning,
+    uploads,
+)
+from collm.server.backend import Backends
 from collm.server.config import ServerConfig
 from collm.server.errors import install_error_handlers
 from collm.server.service import Service
 
 
-def make_app(replica: Replica, config: ServerConfig) -> FastAPI:
+def make_app(backends: Backends, config: ServerConfig) -> FastAPI:
     """Return the application that serves one replica."""
-    return make_service_app(Service(replica=replica, config=config))
+    return make_service_app(Service(backends=backends, config=config))
 
 
 def make_service_app(service: Service) -> FastAPI:
@@ -20,6 +29,7 @@ def make_service_app(service: Service) -> FastAPI:
     app = FastAPI(title="collm", docs_url=None, redoc_url=None)
     app.state.service = service
     install_error_handlers(app)
-    for room in (chat, completions, admin):
-        app.include_router(room.router)
+    generating, learning = (chat, completions), (feedback, uploads, fine_tuning)
+    for routes in (*generating, *learning, adapters, adapter_files, admin):
+        app.include_router(routes.router)
     return app

@@ -4,8 +4,11 @@
 """
 
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from collm.server.adapter_backend import AdapterDesk, FeedbackDesk
+from collm.server.learning_backend import FineTuning, Uploads
 from collm.types import ModelCard, Request, RequestId, TokenEvent, VersionInfo
 
 
@@ -104,15 +107,7 @@ class Replica(Protocol):
         ...
 
     def versions(self) -> tuple[VersionInfo, ...]:
-        """Return the published adapter versions."""
-        ...
-
-    async def promote(self, version: str) -> VersionInfo:
-        """Make a version its adapter's active one; raises ``AdapterError``."""
-        ...
-
-    async def rollback(self, adapter: str) -> VersionInfo:
-        """Return an adapter to the version before; raises ``AdapterError``."""
+        """Return the adapter versions on the device."""
         ...
 
     def snapshot(self) -> Mapping[str, Any]:
@@ -122,3 +117,14 @@ class Replica(Protocol):
     def metrics_text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backends:
+    """Everything that the routes of one server act on."""
+
+    replica: Replica
+    uploads: Uploads
+    fine_tuning: FineTuning
+    feedback: FeedbackDesk
+    adapters: AdapterDesk

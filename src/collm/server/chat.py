@@ -46,5 +46,7 @@ async def create_chat_completion(http: HttpRequest) -> Response:
         ChatDialect(replica.tokenizer),
         arrived_at_s=arrived_at_s,
         num_logprobs=body.num_logprobs,
+        # Without a turn for it, the answer goes on with the prompt's last one.
+        turns=messages if body.add_generation_prompt else None,
     )
     return await generation.respond(http, [prompt], [limit])

@@ -1,5 +1,6 @@
 """``POST /v1/completions``."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from fastapi import APIRouter
@@ -38,6 +39,13 @@ async def _encode(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
     return ids
 
 
+def _as_turns(prompts: Sequence[Prompt]) -> list[dict[str, str]] | None:
+    """Return the one prompt as the one turn of a conversation, if it is one and a text."""
+    if len(prompts) == 1 and isinstance(prompts[0], str):
+        return [{"role": "user", "content": prompts[0]}]
+    return None
+
+
 @router.post("/v1/completions", openapi_extra=body_schema(CompletionBody))
 async def create_completion(http: HttpRequest) -> Response:
     """Continue a text, or several."""
@@ -56,5 +64,6 @@ async def create_completion(http: HttpRequest) -> Response:
         CompletionDialect(replica.tokenizer),
         arrived_at_s=arrived_at_s,
         num_logprobs=body.logprobs,
+        turns=_as_turns(body.prompt),
     )
     return await generation.respond(http, prompts, limits)

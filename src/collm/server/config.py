@@ -17,6 +17,10 @@ class ServerConfig:
     """TCP port; 0 takes a free one, which the ready line names."""
     max_body_bytes: int = 8 * 1024 * 1024
     """Largest request body; a larger one is answered with 413."""
+    max_file_bytes: int = 64 * 1024 * 1024
+    """Largest training file that can be uploaded; a larger one is answered with 413."""
+    max_adapter_bytes: int = 512 * 1024 * 1024
+    """Largest weights file of an imported adapter; a larger one is answered with 413."""
     drain_timeout_s: float = 30.0
     """How long open answers may go on after SIGTERM before they are ended with an error event."""
     access_log: bool = False
@@ -27,5 +31,9 @@ class ServerConfig:
             raise ConfigError(f"port is {self.port}; allowed: 0 to {_MAX_PORT}")
         if self.max_body_bytes < 1:
             raise ConfigError(f"max_body_bytes is {self.max_body_bytes}; allowed: 1 or more")
+        if self.max_file_bytes < 1:
+            raise ConfigError(f"max_file_bytes is {self.max_file_bytes}; allowed: 1 or more")
+        if self.max_adapter_bytes < 1:
+            raise ConfigError(f"max_adapter_bytes is {self.max_adapter_bytes}; allowed: 1 or more")
         if not 0 <= self.drain_timeout_s < float("inf"):
             raise ConfigError(f"drain_timeout_s is {self.drain_timeout_s}; allowed: 0 or more")

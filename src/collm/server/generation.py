@@ -1,7 +1,8 @@
 """The path that chat and completions share: prompts in, a plain answer or a stream out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from fastapi import Request as HttpRequest
@@ -16,7 +17,9 @@ from collm.server.schemas import GenerationBody
 from collm.server.service import Service
 from collm.server.stops import StopMatcher
 from collm.server.streaming import ChunkWriter, EventStreamResponse
-from collm.types import BASE, FinishReason, Request, RequestId, SamplingParams
+from collm.server.transcripts import Transcript
+from collm.store.responses import StoredResponse
+from collm.types import BASE, FinishReason, Request, RequestId, SamplingParams, VersionId
 
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 
@@ -75,6 +78,8 @@ class Generation:
         dialect: The API it came by.
         arrived_at_s: Arrival on the replica's clock.
         num_logprobs: Alternatives reported per token; ``None`` reports nothing.
+        turns: The prompt as a conversation, kept with the answer for feedback; ``None`` keeps
+            nothing, for prompts that are none.
     """
 
     def __init__(
@@ -85,12 +90,14 @@ class Generation:
         *,
         arrived_at_s: float,
         num_logprobs: int | None,
+        turns: Sequence[Mapping[str, str]] | None,
     ) -> None:
         self._service = service
         self._body = body
         self._dialect = dialect
         self._arrived_at_s = arrived_at_s
         self._num_logprobs = num_logprobs
+        self._turns = turns
         self._id = dialect.id_prefix + service.new_id()
         self._created = int(service.wall_time_s())
 
@@ -201,22 +208,46 @@ class Generation:
             includes_usage=includes_usage,
             reports_logprobs=self._num_logprobs is not None,
         )
-        headers = self._headers(group)
-        return EventStreamResponse(group, writer, includes_usage=includes_usage, headers=headers)
+        return EventStreamResponse(
+            group,
+            writer,
+            self._transcript(group),
+            includes_usage=includes_usage,
+            headers=self._headers(group),
+        )
+
+    def _transcript(self, group: AnswerGroup) -> Transcript:
+        return Transcript(group.num_choices, partial(self._record, group.version))
+
+    def _record(self, version: VersionId, answers: tuple[str, ...]) -> None:
+        """Keep a complete answer, so that users can say later what they think of it."""
+        if self._turns is None:
+            return
+        self._service.feedback.record(
+            StoredResponse(
+                response_id=self._id,
+                model=self._body.model,
+                adapter=None if version == BASE else version.partition("@")[0],
+                version=version,
+                messages=tuple(self._turns),
+                answers=answers,
+                created_at_s=self._created,
+            )
+        )
 
     async def _collect(self, group: AnswerGroup) -> dict[str, Any]:
-        texts = [""] * group.num_choices
-        tokens: list[list[TokenReport]] = [[] for _ in texts]
+        transcript = self._transcript(group)
+        tokens: list[list[TokenReport]] = [[] for _ in range(group.num_choices)]
         reasons: list[FinishReason | None] = [None] * group.num_choices
         async with aclosing(group.deltas()) as deltas:
             async for delta in deltas:
-                texts[delta.index] += delta.text
+                transcript.add(delta)
                 tokens[delta.index] += delta.tokens
                 reasons[delta.index] = delta.finish_reason or reasons[delta.index]
         await group.aclose()
         choices = [
             self._choice(index, *parts)
-            for index, parts in enumerate(zip(texts, tokens, reasons, strict=True))
+            for index, parts in enumerate(zip(transcript.texts(), tokens, reasons, strict=True))
         ]
         common = self._common(self._dialect.object_name, group)
         return common | {"choices": choices, "usage": group.usage()}

@@ -1,4 +1,4 @@
-"""Schemas of bodies that routes read by themselves, for ``/openapi.json``."""
+"""Schemas of bodies and URL parameters that routes read by themselves, for ``/openapi.json``."""
 
 from typing import Any
 
@@ -9,6 +9,17 @@ def body_schema(kind: type[BaseModel]) -> dict[str, Any]:
     """Return the OpenAPI members that describe a JSON body of this kind."""
     schema = _inlined(kind.model_json_schema(mode="validation"))
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def query_schema(kind: type[BaseModel]) -> dict[str, Any]:
+    """Return the OpenAPI members that describe URL parameters of this kind."""
+    schema = _inlined(kind.model_json_schema(mode="validation"))
+    required = schema.get("required", ())
+    parameters = [
+        {"name": name, "in": "query", "required": name in required, "schema": member}
+        for name, member in schema["properties"].items()
+    ]
+    return {"parameters": parameters}
 
 
 def _inlined(schema: dict[str, Any]) -> Any:

@@ -1,5 +1,6 @@
 """From a request's bytes to a checked body, with errors that name the field and what is allowed."""
 
+from collections.abc import AsyncGenerator, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -22,8 +23,8 @@ _CODES = {
 }
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Return the whole body.
+async def read_chunks(request: Request, max_bytes: int) -> AsyncGenerator[bytes, None]:
+    """Yield the body as it arrives.
 
     Raises:
         BodyTooLargeError: It has, or claims to have, more than ``max_bytes``.
@@ -32,16 +33,25 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     claimed = request.headers.get("content-length", "0")
     if claimed.isdigit() and int(claimed) > max_bytes:
         raise _too_large(max_bytes)
-    body = bytearray()
-    while True:
+    num_bytes, is_complete = 0, False
+    while not is_complete:
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ClientGoneError("the client left while sending its request")
-        body += message.get("body", b"")
-        if len(body) > max_bytes:
+        chunk = message.get("body", b"")
+        num_bytes += len(chunk)
+        if num_bytes > max_bytes:
             raise _too_large(max_bytes)
-        if not message.get("more_body", False):
-            return bytes(body)
+        is_complete = not message.get("more_body", False)
+        yield chunk
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Return the whole body; raises as ``read_chunks`` does."""
+    body = bytearray()
+    async for chunk in read_chunks(request, max_bytes):
+        body += chunk
+    return bytes(body)
 
 
 def _too_large(max_bytes: int) -> BodyTooLargeError:
@@ -62,11 +72,23 @@ def parse(kind: type[B], body: bytes) -> B:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        raise _first_of(error, kind) from None
+
+
+def parse_query(kind: type[B], query: Mapping[str, object]) -> B:
+    """Check a URL's parameters, whose values are text; raises ``RequestError`` likewise."""
+    try:
+        return kind.model_validate(query, strict=False)
+    except ValidationError as error:
+        raise _first_of(error, kind) from None
+
+
+def _first_of(error: ValidationError, kind: type[BaseModel]) -> RequestError:
+    first = error.errors(include_url=False)[0]
     param = first.get("ctx", {}).get("param")
     if param is not None:
-        raise RequestError(f"'{param}': {first['msg']}.", param=param, code="invalid_value")
-    raise _explain(kind, first["type"], first["loc"], first["msg"], first["input"])
+        return RequestError(f"'{param}': {first['msg']}.", param=param, code="invalid_value")
+    return _explain(kind, first["type"], first["loc"], first["msg"], first["input"])
 
 
 def _explain(

@@ -6,6 +6,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import uvicorn
 from fastapi import FastAPI
@@ -59,10 +60,53 @@ def url_of(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+class Served(Protocol):
+    """What is behind an application, as far as starting and stopping go."""
+
+    @property
+    def config(self) -> ServerConfig:
+        """The listener's settings."""
+        ...
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can still answer; when not, there is no use in going on."""
+        ...
+
+    @property
+    def num_open(self) -> int:
+        """Answers under way."""
+        ...
+
+    def end_open(self) -> None:
+        """End every answer under way, each with words that say why."""
+        ...
+
+
+class _Replica:
+    """A replica's service, as ``Served``."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.config = service.config
+
+    @property
+    def is_alive(self) -> bool:
+        return self._service.replica.is_alive
+
+    @property
+    def num_open(self) -> int:
+        return len(self._service.open_ids)
+
+    def end_open(self) -> None:
+        for request_id in tuple(self._service.open_ids):
+            self._service.replica.abort(request_id)
+
+
 async def serve(
     app: FastAPI, sock: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]
 ) -> None:
-    """Serve until ``stop`` is set, then drain.
+    """Serve a replica until ``stop`` is set, then drain.
 
     Args:
         app: Made by ``make_app``.
@@ -73,8 +117,29 @@ async def serve(
     Raises:
         CollmError: The replica's step loop ended by itself.
     """
-    service: Service = app.state.service
-    config = service.config
+    replica = _Replica(app.state.service)
+    await serve_app(app, replica, sock, stop, on_ready)
+    if not replica.is_alive and not stop.is_set():
+        raise CollmError("the replica's step loop ended by itself; its log says why")
+
+
+async def serve_app(
+    app: FastAPI,
+    served: Served,
+    sock: socket.socket,
+    stop: asyncio.Event,
+    on_ready: Callable[[str], None],
+) -> None:
+    """Serve until ``stop`` is set or nothing can be served any more, then drain.
+
+    Args:
+        app: Answers the calls.
+        served: What is behind it.
+        sock: A bound socket; closed at the end.
+        stop: Asks for the end: no new connections, open answers go on up to the drain limit.
+        on_ready: Called once with the server's URL, when connections are accepted.
+    """
+    config = served.config
     server = _Server(
         uvicorn.Config(
             app,
@@ -90,7 +155,7 @@ async def serve(
     )
     url = url_of(sock)
     running = asyncio.create_task(server.serve(sockets=[sock]))
-    watching = asyncio.create_task(_watch(service, stop))
+    watching = asyncio.create_task(_watch(served, stop))
     try:
         while not server.started and not running.done():
             await asyncio.sleep(0.01)
@@ -99,36 +164,33 @@ async def serve(
             on_ready(url)
             await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
-        await _drain(service, running)
+        await _drain(served, running)
     finally:
         watching.cancel()
         server.should_exit = True
         await asyncio.gather(watching, return_exceptions=True)
         await running
         sock.close()
-    if not service.replica.is_alive and not stop.is_set():
-        raise CollmError("the replica's step loop ended by itself; its log says why")
 
 
-async def _watch(service: Service, stop: asyncio.Event) -> None:
-    """Return when asked to stop, or when the replica has ended."""
-    while service.replica.is_alive:
+async def _watch(served: Served, stop: asyncio.Event) -> None:
+    """Return when asked to stop, or when nothing can be served any more."""
+    while served.is_alive:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), _ALIVE_POLL_S)
             return
 
 
-async def _drain(service: Service, running: "asyncio.Task[None]") -> None:
-    logger.info("stopping; %d open answers may go on", len(service.open_ids))
-    done, _ = await asyncio.wait((running,), timeout=service.config.drain_timeout_s)
+async def _drain(served: Served, running: "asyncio.Task[None]") -> None:
+    logger.info("stopping; %d open answers may go on", served.num_open)
+    done, _ = await asyncio.wait((running,), timeout=served.config.drain_timeout_s)
     if not done:
-        logger.warning("drain limit reached; ending %d answers", len(service.open_ids))
-        for request_id in tuple(service.open_ids):
-            service.replica.abort(request_id)
+        logger.warning("drain limit reached; ending %d answers", served.num_open)
+        served.end_open()
 
 
 def run(app: FastAPI, on_ready: Callable[[str], None]) -> None:
-    """Serve in the main thread until SIGTERM or SIGINT; a second signal stops waiting.
+    """Serve a replica in the main thread until SIGTERM or SIGINT; a second signal stops waiting.
 
     Raises:
         ConfigError: The address cannot be had.
@@ -142,16 +204,19 @@ def run(app: FastAPI, on_ready: Callable[[str], None]) -> None:
 async def _serve_until_signal(
     app: FastAPI, sock: socket.socket, on_ready: Callable[[str], None]
 ) -> None:
-    service: Service = app.state.service
+    await serve(app, sock, stop_on_signals(_Replica(app.state.service)), on_ready)
+
+
+def stop_on_signals(served: Served) -> asyncio.Event:
+    """Return what the first SIGTERM or SIGINT sets; a second one ends what is still open."""
     stop = asyncio.Event()
 
     def on_signal() -> None:
         if stop.is_set():
-            for request_id in tuple(service.open_ids):
-                service.replica.abort(request_id)
+            served.end_open()
         stop.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    await serve(app, sock, stop, on_ready)
+    return stop

@@ -1,4 +1,4 @@
-"""Request bodies of the OpenAI routes and of the control routes.
+"""Request bodies of the routes that generate.
 
 Three kinds of fields: those that mean something here; those that OpenAI's clients send and whose
 absence nobody notices (``Ignored``); and those that would change the answer but are not built yet,
@@ -176,16 +176,3 @@ class CompletionBody(GenerationBody):
     suffix: Annotated[Any, only(None, "", hint="leave it out")] = None
     best_of: Annotated[Any, only(None, 1, hint="allowed: 1; use 'n' for several choices")] = None
     prompt_logprobs: Annotated[Any, only(None, hint="leave it out")] = None
-
-
-class PromoteBody(Body):
-    """Body of ``POST /adapters/promote``."""
-
-    version: fields.Name
-    """``NAME@LABEL``."""
-
-
-class RollbackBody(Body):
-    """Body of ``POST /adapters/rollback``."""
-
-    adapter: fields.Name

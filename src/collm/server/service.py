@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
-from collm.server.backend import Replica
+from collm.server.adapter_backend import AdapterDesk, FeedbackDesk
+from collm.server.backend import Backends, Replica
 from collm.server.config import ServerConfig
 from collm.server.errors import UnavailableError
+from collm.server.learning_backend import FineTuning, Uploads
 from collm.types import RequestId
 
 
@@ -19,9 +21,9 @@ def _random_id() -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Service:
-    """A replica, its HTTP settings, and the requests in flight."""
+    """What the routes act on, the HTTP settings, and the requests in flight."""
 
-    replica: Replica
+    backends: Backends
     config: ServerConfig
     wall_time_s: Callable[[], float] = time.time
     """Seconds since 1970; clients see it as ``created``."""
@@ -33,6 +35,31 @@ class Service:
 
     def __post_init__(self) -> None:
         self.started_at = int(self.wall_time_s())
+
+    @property
+    def replica(self) -> Replica:
+        """The step loop."""
+        return self.backends.replica
+
+    @property
+    def uploads(self) -> Uploads:
+        """Training files."""
+        return self.backends.uploads
+
+    @property
+    def fine_tuning(self) -> FineTuning:
+        """Fine-tuning jobs."""
+        return self.backends.fine_tuning
+
+    @property
+    def feedback(self) -> FeedbackDesk:
+        """Answers, and what users say about them."""
+        return self.backends.feedback
+
+    @property
+    def adapters(self) -> AdapterDesk:
+        """Adapter versions on disk."""
+        return self.backends.adapters
 
     def require_alive(self) -> None:
         """Raise ``UnavailableError`` when the replica's step loop has ended."""

@@ -13,6 +13,7 @@ from collm.server.choices import Delta
 from collm.server.dialects import Dialect
 from collm.server.disconnects import until_disconnect
 from collm.server.errors import ClientGoneError, reply_to
+from collm.server.transcripts import Transcript
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -82,6 +83,7 @@ class EventStreamResponse(Response):
         self,
         group: AnswerGroup,
         writer: ChunkWriter,
+        transcript: Transcript,
         *,
         includes_usage: bool,
         headers: dict[str, str],
@@ -90,6 +92,7 @@ class EventStreamResponse(Response):
         self.background = None
         self._group = group
         self._writer = writer
+        self._transcript = transcript
         self._includes_usage = includes_usage
         # A proxy that buffers would turn a stream of tokens into one block.
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
@@ -126,6 +129,7 @@ class EventStreamResponse(Response):
         try:
             async with aclosing(self._group.deltas()) as deltas:
                 async for delta in deltas:
+                    self._transcript.add(delta)
                     yield self._writer.delta(delta)
         except Exception as error:  # the headers are gone: the client learns it in the stream
             yield f"data: {json.dumps(reply_to(error).body())}\n\n".encode()

@@ -14,15 +14,19 @@ from collm.store.schema import MIGRATIONS
 class Database:
     """Owner of the connections; any thread may use it. What is committed survives power loss."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, migrations: Sequence[str] = MIGRATIONS) -> None:
         """Open or create the database and bring its tables up to date.
+
+        Args:
+            path: The file.
+            migrations: Entry k takes a database from version k to k + 1; a replica's by default.
 
         Raises:
             ConfigError: The file is no database, a newer collm wrote it, or its file system cannot
                 keep a write-ahead log.
         """
         try:
-            self._writer = _open(path)
+            self._writer = _open(path, migrations)
             self._reader = _connect(path)
         except sqlite3.Error as error:
             raise ConfigError(f"database {path} cannot be used: {error}") from error
@@ -64,7 +68,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _open(path: Path, migrations: Sequence[str]) -> sqlite3.Connection:
     connection = _connect(path)
     try:
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
@@ -73,21 +77,21 @@ def _open(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA secure_delete = ON")  # deleted text leaves no trace in the file
-        _migrate(connection, path)
+        _migrate(connection, path, migrations)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[str]) -> None:
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > len(MIGRATIONS):
+    if version > len(migrations):
         raise ConfigError(
             f"database {path} has schema {version}, made by a newer collm; "
-            f"this one knows up to {len(MIGRATIONS)}"
+            f"this one knows up to {len(migrations)}"
         )
-    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+    for number, script in enumerate(migrations[version:], start=version + 1):
         connection.executescript(
             f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;"
         )

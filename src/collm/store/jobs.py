@@ -197,6 +197,7 @@ class JobStore:
         self,
         job_id: str,
         *,
+        settings: Mapping[str, Any] | None = None,
         status: JobStatus | None = None,
         started_at_s: float | None = None,
         finished_at_s: float | None = None,
@@ -214,6 +215,7 @@ class JobStore:
             StateError: It has ended; code ``"job_ended"``.
         """
         given = {
+            "settings": None if settings is None else to_json(settings),
             "status": status,
             "started_at_s": started_at_s,
             "finished_at_s": finished_at_s,

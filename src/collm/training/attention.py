@@ -1,6 +1,7 @@
-"""Attention inside packed micro-batches: samples see their own tokens and the shared prefix only.
+"""Attention inside packed micro-batches: samples see their own tokens and their prefix only.
 
-Rows of a micro-batch are the shared prefix, then every sample's remaining tokens::
+Rows of a micro-batch are the shared prefix, then the remaining tokens of each sample that begins
+with it, or all tokens of one that does not::
 
     [ prefix | sample 0 | sample 1 | … ]
 
@@ -8,7 +9,7 @@ Samples of similar length form a group that is padded to a rectangle, so that on
 serves them all; the padding comes last in each sample, where causality hides it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,27 +80,32 @@ def pack_attention(
     num_rows: int,
     window: int | None,
     dtype: torch.dtype,
+    *,
+    without_prefix: Set[int] = frozenset(),
 ) -> PackedAttention:
     """Lay out attention for samples of ``lengths`` rows each, after ``num_prefix`` shared rows.
 
     Args:
-        num_prefix: Rows of the prefix that every sample begins with.
+        num_prefix: Rows of the prefix that samples begin with.
         lengths: Rows of each sample after the prefix, in row order.
         num_rows: All rows; those after the last sample attend to nothing and come out zero.
         window: Sliding-window width of the layers; ``None`` attends to everything before.
         dtype: Compute dtype, which the masks are in.
+        without_prefix: Indices of samples that do not begin with the prefix.
     """
     groups = []
     if num_prefix:
         groups.append(_make_group([0], [num_prefix], 0, num_rows, window, dtype))
-    by_width: dict[int, list[tuple[int, int]]] = {}
+    spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
     start = num_prefix
-    for length in lengths:
-        by_width.setdefault(max(16, 1 << (length - 1).bit_length()), []).append((start, length))
+    for index, length in enumerate(lengths):
+        width = max(16, 1 << (length - 1).bit_length())
+        prefix = 0 if index in without_prefix else num_prefix
+        spans.setdefault((width, prefix), []).append((start, length))
         start += length
-    for spans in by_width.values():
-        starts, spans_lengths = zip(*spans, strict=True)
-        groups.append(_make_group(starts, spans_lengths, num_prefix, num_rows, window, dtype))
+    for (_, prefix), group in spans.items():
+        starts, group_lengths = zip(*group, strict=True)
+        groups.append(_make_group(starts, group_lengths, prefix, num_rows, window, dtype))
     return PackedAttention(num_prefix, tuple(groups))
 
 

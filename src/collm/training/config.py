@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from collm.errors import ConfigError
+from collm.gate.config import GateConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
-    """One adapter that learns for as long as the replica runs."""
+    """One adapter that learns: for ever, or for total_steps or num_epochs."""
 
     adapter: str
     """Name of the adapter; its versions are served as NAME and NAME@N."""
@@ -26,6 +27,8 @@ class JobConfig:
     """How the learning rate falls to a tenth by total_steps."""
     total_steps: int | None = None
     """Optimizer steps after which the job ends; null never ends."""
+    num_epochs: int | None = None
+    """Passes over the training samples after which the job ends; null never ends."""
     weight_decay: float = 0.0
     """AdamW's decoupled weight decay."""
     max_grad_norm: float = 1.0
@@ -36,10 +39,14 @@ class JobConfig:
     """Most sample tokens packed into one micro-batch; fewer when the quanta would get too long."""
     evaluate_every: int = 10
     """Optimizer steps between evaluations on held-out samples."""
+    validation: str | None = None
+    """Samples to be judged by, as in data; null holds out a share of the data itself."""
     held_out_share: float = 0.05
-    """Share of the samples that are never trained on."""
-    max_held_out: int = 128
-    """Most held-out samples that an evaluation reads."""
+    """Share of the samples that are never trained on, unless validation is given."""
+    max_held_out: int = 512
+    """Most held-out samples kept; evaluations take turns over them."""
+    replay_share: float = 0.1
+    """Share of the training tokens that are general text, against forgetting."""
     weight: float = 1.0
     """Share of training time relative to the other jobs' weights."""
     seed: int = 0
@@ -56,7 +63,10 @@ class JobConfig:
         self._check("warmup_steps", self.warmup_steps >= 0, "0 or more")
         self._check("weight_decay", self.weight_decay >= 0, "0 or more")
         self._check("held_out_share", 0 < self.held_out_share < 1, "between 0 and 1, both excluded")
-        self._check("total_steps", self.total_steps is None or self.total_steps > 0, "1 or more")
+        self._check("replay_share", 0 <= self.replay_share < 1, "from 0 to below 1")
+        for name in ("total_steps", "num_epochs"):
+            value = getattr(self, name)
+            self._check(name, value is None or value > 0, "1 or more")
         if self.schedule != "constant" and self.total_steps is None:
             raise ConfigError(f"jobs: schedule {self.schedule!r} needs total_steps")
 
@@ -71,6 +81,13 @@ class TrainingConfig:
 
     jobs: tuple[JobConfig, ...] = ()
     """Adapters that learn, each from its own data."""
+    gate: GateConfig = GateConfig()
+    """When a candidate replaces what is served."""
+    general_data: str | None = "medquad"
+    """Samples of general text, as in a job's data: replayed in training and a slice of every
+    evaluation, so that adapters do not forget; null does without."""
+    max_general: int = 512
+    """Most samples of general text that are used."""
     activations: Literal["keep", "recompute"] = "keep"
     """Keep activations between forward and backward, or recompute them: a third slower, far less
     memory."""
@@ -84,6 +101,8 @@ class TrainingConfig:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"training.jobs: adapter {name!r} appears more than once")
+        if self.max_general < 1:
+            raise ConfigError(f"training.max_general is {self.max_general}; allowed is 1 or more")
         if not 1.0 <= self.checkpoint_interval_s <= 30.0:
             raise ConfigError(
                 f"training.checkpoint_interval_s is {self.checkpoint_interval_s};"

@@ -1,9 +1,12 @@
 """What training tells the replica: frozen values, taken after each quantum."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
+from collm.gate.trial import TrialReport
 from collm.lora.state import AdapterState
 
 
@@ -18,25 +21,47 @@ class TrainReport:
     """Sample tokens behind the step."""
     num_samples: int
     loss: float
-    """Cross-entropy per supervised token before the step, in nats."""
+    """Cross-entropy per supervised token before the step, in nats, by the samples' weights."""
     grad_norm: float
     was_skipped: bool
     """Whether a non-finite gradient was thrown away instead of applied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutReport:
-    """One evaluation on held-out samples."""
+class BaselineReport:
+    """What is served was measured on held-out samples, before anything competes with it."""
 
     adapter: str
     step: int
     loss: float
-    """Cross-entropy per supervised token, in nats."""
-    active_loss: float
-    """The same of the version that is served."""
+    """Mean over samples of the cross-entropy per supervised token, in nats; infinite if broken."""
     num_samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutReport:
+    """One trial of the shadow against what is served."""
+
+    adapter: str
+    step: int
+    report: TrialReport
     candidate: AdapterState | None
-    """The shadow as evaluated, if it is better than what is served."""
+    """The shadow as evaluated, exactly if it is proven better than what is served."""
+
+    @property
+    def loss(self) -> float:
+        """The shadow's loss: mean nats per supervised token over the trial's samples."""
+        return self.report.candidate_loss
+
+    @property
+    def active_loss(self) -> float:
+        """The same of the version that is served."""
+        return self.report.active_loss
+
+    @property
+    def num_samples(self) -> int:
+        """Held-out samples compared."""
+        return self.report.num_samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,4 +74,38 @@ class TrainingSnapshot:
     meta: dict[str, str]
 
 
-TrainingEvent = TrainReport | HeldOutReport | TrainingSnapshot
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowReset:
+    """The shadow was thrown away; training goes on from what is served."""
+
+    adapter: str
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regression:
+    """A promoted version is proven worse on fresh feedback than the one before it."""
+
+    adapter: str
+    numbers: Mapping[str, Any]
+    """What the decisions table records; JSON-ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFinished:
+    """A job took all its steps and its last evaluation."""
+
+    adapter: str
+    step: int
+
+
+TrainingEvent = (
+    TrainReport
+    | BaselineReport
+    | HeldOutReport
+    | TrainingSnapshot
+    | ShadowReset
+    | Regression
+    | JobFinished
+)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from collm.gate.config import GENERAL
 from collm.training.attention import PackedAttention, pack_attention
 from collm.training.samples import TokenSample
 
@@ -19,11 +20,13 @@ _PADDED_FROM = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """Packed samples. A beginning that all share (a system prompt) is computed once.
+    """Packed samples. A beginning that they share (a system prompt) is computed once.
 
     The samples' gradients through the shared rows add up there, so the result equals that of
     computing every sample on its own.
     """
+
+    sample_ids: tuple[str, ...]
 
     token_ids: Tensor
     """[num_tokens]"""
@@ -35,7 +38,13 @@ class MicroBatch:
     """That next token [num_supervised]."""
     sample_of_target: Tensor
     """Index of the sample that each target belongs to [num_supervised]."""
+    weights: Tensor
+    """What each sample's loss is multiplied by in training [num_samples], float32."""
+    supervised_weight: float
+    """What a step over these samples is divided by: supervised tokens times their weights."""
     num_prefix: int
+    without_prefix: frozenset[int]
+    """Indices of samples that do not begin with the prefix."""
     lengths: tuple[int, ...]
     """Rows of each sample after the prefix; what follows the last supervised token needs none."""
     num_sample_tokens: int
@@ -53,18 +62,35 @@ class MicroBatch:
 
     def attention(self, window: int | None, dtype: torch.dtype) -> PackedAttention:
         """Return which rows attend to which in layers with this sliding window."""
-        return pack_attention(self.num_prefix, self.lengths, self.num_tokens, window, dtype)
+        return pack_attention(
+            self.num_prefix,
+            self.lengths,
+            self.num_tokens,
+            window,
+            dtype,
+            without_prefix=self.without_prefix,
+        )
 
 
 def pack(samples: Sequence[TokenSample]) -> MicroBatch:
-    """Pack samples, in order, into one micro-batch."""
-    num_prefix = shared_prefix(samples)
-    token_ids = list(samples[0].token_ids[:num_prefix])
-    positions = list(range(num_prefix))
+    """Pack samples, in order, into one micro-batch.
+
+    General text that begins otherwise than the adapter's own samples does not keep these from
+    sharing their beginning.
+    """
+    own = [sample for sample in samples if sample.slice != GENERAL]
+    num_shared = shared_prefix(own)
+    prefix = own[0].token_ids[:num_shared] if num_shared else ()
+    token_ids, positions = list(prefix), list(range(num_shared))
     loss_rows: list[int] = []
     targets: list[int] = []
     sample_of_target: list[int] = []
+    lengths: list[int] = []
+    without_prefix: set[int] = set()
     for index, sample in enumerate(samples):
+        num_prefix = num_shared if _begins_with(sample, prefix) else 0
+        if num_prefix < num_shared:
+            without_prefix.add(index)
         offset = len(token_ids) - num_prefix
         supervised = [p for p, flag in enumerate(sample.is_supervised) if flag]
         loss_rows += [offset + p - 1 for p in supervised]
@@ -72,19 +98,30 @@ def pack(samples: Sequence[TokenSample]) -> MicroBatch:
         sample_of_target += [index] * len(supervised)
         token_ids += sample.token_ids[num_prefix : sample.num_rows]
         positions += range(num_prefix, sample.num_rows)
+        lengths.append(sample.num_rows - num_prefix)
     num_padding = -len(token_ids) % _ROW_MULTIPLE if len(token_ids) >= _PADDED_FROM else 0
     token_ids += [0] * num_padding
     positions += [0] * num_padding
     return MicroBatch(
+        sample_ids=tuple(sample.sample_id for sample in samples),
         token_ids=torch.tensor(token_ids),
         positions=torch.tensor(positions),
         loss_rows=torch.tensor(loss_rows),
         targets=torch.tensor(targets),
         sample_of_target=torch.tensor(sample_of_target),
-        num_prefix=num_prefix,
-        lengths=tuple(sample.num_rows - num_prefix for sample in samples),
+        weights=torch.tensor([sample.weight for sample in samples]),
+        supervised_weight=sum(samples[index].weight for index in sample_of_target),
+        num_prefix=num_shared,
+        without_prefix=frozenset(without_prefix),
+        lengths=tuple(lengths),
         num_sample_tokens=sum(len(sample.token_ids) for sample in samples),
     )
+
+
+def _begins_with(sample: TokenSample, prefix: tuple[int, ...]) -> bool:
+    """Return whether a sample begins with ``prefix`` and learns none of it."""
+    num_prefix = len(prefix)
+    return sample.first_loss_row >= num_prefix and sample.token_ids[:num_prefix] == prefix
 
 
 def shared_prefix(samples: Sequence[TokenSample]) -> int:

@@ -38,9 +38,10 @@ class LossSums:
     num_tokens: Tensor
     """Supervised tokens of each sample [num_samples]."""
 
-    def mean(self) -> float:
-        """Return the cross-entropy per supervised token."""
-        return float(self.total.sum() / self.num_tokens.sum())
+    def means(self) -> list[float]:
+        """Return each sample's cross-entropy per supervised token."""
+        means: list[float] = (self.total / self.num_tokens).tolist()
+        return means
 
 
 class Pass:
@@ -66,7 +67,7 @@ class Pass:
         self.loss = LossSums(torch.zeros(num_samples), counts)
 
     def learn(self, shadow: Shadow, activations: Activations) -> Iterator[Quantum]:
-        """Add the gradient of the summed loss to ``shadow.gradient``."""
+        """Add the gradient of the summed loss, samples weighted, to ``shadow.gradient``."""
         yield self._quantum(QuantumKind.PREPARE, self._batch.num_tokens)
         halves = self._prepare(lambda layer, index: _training_projection(layer, index, shadow))
         keeps = activations == "keep"
@@ -148,6 +149,8 @@ class Pass:
             probs = logprobs.exp_()
             probs.scatter_add_(1, targets.unsqueeze(1), -torch.ones_like(losses).unsqueeze(1))
             d_normed = weights.head_gradient.input_grad(probs.to(normed.dtype))
+            sample_weights = self._batch.weights[self._batch.sample_of_target[first:last]]
+            d_normed = (d_normed * sample_weights.unsqueeze(1)).to(normed.dtype)
         (d_hidden,) = torch.autograd.grad(normed, hidden, d_normed)
         return d_hidden
 

@@ -7,6 +7,9 @@ from collm.lora.state import AdapterState
 from collm.pacing.quanta import Quantum, QuantumKind
 from collm.training.events import TrainingEvent
 from collm.training.job import Job, Program
+from collm.training.samples import TokenSample
+from collm.training.shares import FairShares
+from collm.types import VersionId
 
 
 class Trainer:
@@ -18,16 +21,19 @@ class Trainer:
 
     def __init__(self, jobs: Sequence[Job], clock: Clock) -> None:
         """Train ``jobs``, whose adapters' names differ."""
-        self._jobs = {job.name: job for job in jobs}
-        self._spent_s = dict.fromkeys(self._jobs, 0.0)
+        self._jobs: dict[str, Job] = {}
+        self._paused: set[str] = set()
+        self._shares = FairShares()
         self._clock = clock
         self._current: Job | None = None
         self._program: Program | None = None
         self._quantum: Quantum | None = None
+        for job in jobs:
+            self.add(job)
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """Names of the adapters that learn."""
+        """Names of the adapters that have a job, paused ones included."""
         return tuple(self._jobs)
 
     @property
@@ -48,18 +54,40 @@ class Trainer:
         assert self._current is not None
         job, started_s = self._current, self._clock.now_s()
         self._quantum = next(self._program, None)
-        self._spent_s[job.name] += self._clock.now_s() - started_s
+        self._shares.spend(job.name, self._clock.now_s() - started_s)
         events, job.events = tuple(job.events), []
         return events
+
+    def add(self, job: Job) -> None:
+        """Train another adapter; its share of time counts from now on."""
+        assert job.name not in self._jobs, job.name
+        self._jobs[job.name] = job
+        self._shares.add(job.name, job.config.weight)
 
     def remove(self, adapter: str) -> None:
         """Train ``adapter`` no more; what it learned since its last snapshot is lost."""
         if self.turn == adapter:
             self._current, self._program, self._quantum = None, None, None
         del self._jobs[adapter]
+        self._shares.remove(adapter)
+        self._paused.discard(adapter)
+
+    def pause(self, adapter: str) -> None:
+        """Let ``adapter`` rest after a snapshot; micro-batches since its last step come again."""
+        self._drop_program(adapter)
+        self._jobs[adapter].request_snapshot()
+        self._paused.add(adapter)
+
+    def resume(self, adapter: str) -> None:
+        """Let ``adapter`` go on; it is owed nothing for the time of its pause."""
+        self._paused.discard(adapter)
+
+    def is_paused(self, adapter: str) -> bool:
+        """Return whether ``adapter`` rests."""
+        return adapter in self._paused
 
     def request_snapshots(self) -> None:
-        """Ask every job for a snapshot at its next boundary."""
+        """Ask every job for a snapshot as of its last step."""
         for job in self._jobs.values():
             job.request_snapshot()
 
@@ -70,6 +98,25 @@ class Trainer:
             self._drop_program(adapter)
             events += job.snapshot_now()
         return tuple(events)
+
+    def add_samples(self, adapter: str, samples: Sequence[TokenSample]) -> None:
+        """Let ``adapter`` learn from these too, and first."""
+        self._jobs[adapter].add_samples(samples)
+
+    def remove_sample(self, adapter: str, sample_id: str) -> bool:
+        """Never use a sample again, in learning or judging; return whether it was there."""
+        return self._jobs[adapter].remove_sample(sample_id)
+
+    def promoted(
+        self,
+        adapter: str,
+        version: VersionId,
+        state: AdapterState,
+        previous: VersionId | None,
+        previous_state: AdapterState | None,
+    ) -> None:
+        """Watch ``version`` on fresh feedback against the one before it, if there is one."""
+        self._jobs[adapter].promoted(version, state, previous, previous_state)
 
     def rebase(self, adapter: str, old: AdapterState | None, new: AdapterState) -> None:
         """Let ``adapter`` go on from ``new``, keeping what it learned since ``old``."""
@@ -82,23 +129,26 @@ class Trainer:
         self._jobs[adapter].reset(state)
 
     def _begin_program(self) -> Quantum | None:
-        """Return the first quantum of the next program that has one."""
-        by_turn = sorted(
-            self._jobs.values(), key=lambda job: self._spent_s[job.name] / job.config.weight
-        )
-        for job in by_turn:
-            program = job.next_program()
+        """Return the first quantum of the program whose turn it is."""
+        programs: dict[str, Program] = {}
+        for name, job in self._jobs.items():
+            self._current, self._program = job, None  # whose turn it is, should this raise
+            is_paused = name in self._paused
+            program = job.snapshot_program() if is_paused else job.next_program()
             if program is not None:
-                self._current, self._program = job, program
-                return next(program)
-        return None
+                programs[name] = program
+        self._current = None
+        if not programs:
+            return None
+        name = self._shares.choose(programs)
+        self._current, self._program = self._jobs[name], programs[name]
+        return next(self._program)
 
     def _drop_program(self, adapter: str) -> None:
-        if self._current is not None and self._current.name == adapter:
-            assert self._program is not None
+        if self.turn == adapter:
             if self._quantum is not None and self._quantum.kind is QuantumKind.OPTIMIZER:
                 # Half a step is no step: apply the rest, which is short.
-                for _ in self._program:
+                for _ in self._program or ():
                     pass
             self._current, self._program, self._quantum = None, None, None
         self._jobs[adapter].drop_gradient()

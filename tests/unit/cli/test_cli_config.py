@@ -61,7 +61,10 @@ def test_file_and_overrides_lie_on_top_of_defaults(tmp_path):
         ("server=3", "server is 3; it must be a mapping with keys of: host"),
         ("server.host=[1]", "server.host is [1]"),
         ("server.port.x=1", "server.port is {'x': 1}"),
-        ("pacing.budget=fast", "pacing.budget is 'fast'; input should be 'latency' or 'objective'"),
+        (
+            "pacing.budget=fast",
+            "pacing.budget is 'fast'; input should be 'latency', 'objective' or 'uncontrolled'",
+        ),
         ("pacing.ttft_s=-1", "pacing.ttft_s"),
         ("scheduler.max_running=0", "scheduler.max_running is 0"),
         ("port", "must be a.b=value"),

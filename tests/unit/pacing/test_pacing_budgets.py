@@ -3,7 +3,13 @@ from dataclasses import replace
 import pytest
 
 from collm.clock import ManualClock
-from collm.pacing.budgets import Budget, LatencyBudget, ObjectiveBudget, make_budget
+from collm.pacing.budgets import (
+    Budget,
+    LatencyBudget,
+    ObjectiveBudget,
+    UncontrolledBudget,
+    make_budget,
+)
 from collm.pacing.config import BudgetName, Objectives, PacingConfig
 from collm.pacing.cost import QuantumCostModel, StepCostModel
 from collm.pacing.credit import Credit
@@ -253,7 +259,12 @@ def test_spent_quanta_teach_the_cost_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("latency", LatencyBudget), ("objective", ObjectiveBudget)]
+    ("name", "kind"),
+    [
+        ("latency", LatencyBudget),
+        ("objective", ObjectiveBudget),
+        ("uncontrolled", UncontrolledBudget),
+    ],
 )
 def test_configuration_names_the_budget(name: BudgetName, kind: type[Budget]) -> None:
     config = PacingConfig(budget=name)

@@ -3,10 +3,7 @@
 import asyncio
 import threading
 
-import pytest
-
-from collm.errors import CollmError
-from collm.replica.client import Deliveries, ReplicaClient, TokenStream
+from collm.replica.client import Deliveries, TokenStream
 from collm.replica.inbox import Abort, Finish, Inbox, Submit
 from collm.types import FinishReason, RequestId, TokenEvent
 from factories.replicas import greedy
@@ -99,28 +96,3 @@ def test_events_for_a_closed_event_loop_are_dropped():
     asyncio.run(open_stream())
     deliveries.publish([token("a")])
     deliveries.end()
-
-
-def test_rollback_does_not_wait_for_a_loop_that_has_ended():
-    class Ended:
-        def is_alive(self):
-            return False
-
-    class Versions(ReplicaClient):
-        def versions(self):
-            return (type("Info", (), {"adapter": "a"}),)
-
-    client = Versions(
-        base_model="tiny",
-        max_model_len=1,
-        tokenizer=None,
-        inbox=Inbox(),
-        deliveries=Deliveries(),
-        board=None,
-        metrics=None,
-        library=None,
-        thread=Ended(),
-        clock=None,
-    )
-    with pytest.raises(CollmError, match="step loop has ended"):
-        run(client.rollback("a"))

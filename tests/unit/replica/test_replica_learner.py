@@ -1,161 +1,35 @@
 """From a candidate to a promoted version, and everything that can come between."""
 
-from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
-import torch
 
-from collm.clock import ManualClock
 from collm.errors import AdapterError, CollmError, UnknownAdapterError
-from collm.lora.bank import AdapterBank
-from collm.lora.layout import lora_layout
-from collm.lora.store import AdapterStore
-from collm.metrics.exporter import ReplicaMetrics
-from collm.model.spec import ModelSpec
-from collm.pacing.config import Objectives
-from collm.replica.inbox import Inbox, Promoted, PromotionFailed, Published, PublishFailed, Rollback
-from collm.replica.learner import Learner
-from collm.training.events import HeldOutReport, TrainingSnapshot, TrainReport
+from collm.training.events import TrainingSnapshot, TrainReport
 from collm.types import VersionId
-from factories.checkpoints import tiny_config
-from factories.engines import random_adapter
-from factories.replicas import InstantArchive
-
-SPEC = ModelSpec.from_config(tiny_config("llama", num_hidden_layers=1).to_dict())
-NUMBERS = {"held_out_loss": 1.0}
-
-
-def state(seed):
-    return random_adapter(SPEC, 1, seed)
-
-
-class RecordedTrainer:
-    """Remembers how training was redirected."""
-
-    def __init__(self, *adapters):
-        self.adapters = adapters
-        self.calls = []
-        self.error = None
-
-    def rebase(self, adapter, old, new):
-        self._do("rebase", adapter, old, new)
-
-    def reset(self, adapter, new):
-        self._do("reset", adapter, new)
-
-    def remove(self, adapter):
-        self.adapters = tuple(name for name in self.adapters if name != adapter)
-        self.calls.append(("remove", adapter))
-
-    def request_snapshots(self):
-        self.calls.append(("snapshots",))
-
-    def _do(self, *call):
-        if self.error is not None:
-            raise self.error
-        self.calls.append(call)
-
-
-class World:
-    """A learner of adapter ``a`` with a real store; ``handle`` plays the loop's part."""
-
-    def __init__(self, num_slots=4, min_promotion_interval_s=0.0):
-        self.clock = ManualClock()
-        self.inbox = Inbox()
-        self.archive = InstantArchive(self.inbox)
-        bank = AdapterBank(lora_layout(SPEC, 2), num_slots, torch.float32, torch.device("cpu"))
-        self.store = AdapterStore(bank, "tiny", lambda version: None)
-        self.trainer = RecordedTrainer("a")
-        self.num_swaps = 0
-        self.learner = Learner(
-            self.trainer,
-            self.store,
-            self.archive,
-            ReplicaMetrics("tiny", Objectives()),
-            self.clock,
-            on_swap=self._on_swap,
-            min_promotion_interval_s=min_promotion_interval_s,
-            checkpoint_interval_s=15.0,
-        )
-
-    def _on_swap(self):
-        self.num_swaps += 1
-
-    def handle(self):
-        """Drain the inbox as the loop does."""
-        learner = self.learner
-        by_type = {
-            Published: learner.published,
-            PublishFailed: learner.publish_failed,
-            Promoted: lambda message: learner.promoted(message.published),
-            PromotionFailed: learner.promotion_failed,
-            Rollback: learner.roll_back,
-        }
-        self.inbox.drain(lambda message: by_type[type(message)](message))
-
-    def turn(self):
-        self.learner.tend()
-        self.handle()
-
-    def learn(self, seed, loss=1.0):
-        """Report a candidate."""
-        report = HeldOutReport(
-            adapter="a", step=seed, loss=loss, active_loss=2.0, num_samples=3, candidate=state(seed)
-        )
-        self.learner.handle([report])
-        return report.candidate
-
-    def promote_learned(self, seed):
-        self.learn(seed)
-        self.turn()
-
-    def ask(self, label, seed, adapter="a"):
-        """Ask for a version from outside, as the HTTP side does."""
-        reply = Future()
-        message = Published(
-            adapter=adapter,
-            version=VersionId(f"{adapter}@{label}"),
-            state=state(seed),
-            metadata={},
-            numbers={},
-            is_local=False,
-            reply=reply,
-        )
-        self.inbox.put(message)
-        self.handle()
-        return reply
-
-    def roll_back(self, adapter="a"):
-        reply = Future()
-        self.inbox.put(Rollback(adapter, reply))
-        self.handle()
-        return reply
-
-    @property
-    def active(self):
-        return self.store.active("a")
+from factories.deciders import JOB, World, held_out_report
 
 
 def test_candidate_is_written_then_decided_then_served():
     world = World()
-    world.archive.is_held = True
+    world.worker.is_held = True
     candidate = world.learn(1)
     world.turn()
-    assert (world.archive.num_held, world.active) == (1, None)
-    world.archive.write_held()
+    assert (world.worker.num_held, world.active) == (1, None)
+    world.worker.write_held()
     assert world.store.infos() == ()
     world.handle()
     (info,) = world.store.infos()
     assert (info.version, info.is_active) == ("a@1", False)
-    world.archive.write_held()
+    world.worker.write_held()
     assert world.active is None
+    before = world.num_refreshes
     world.handle()
     assert world.active == "a@1"
     assert world.store.state(VersionId("a@1")) is candidate
-    assert world.archive.log == ["published a@1", "promoted a@1"]
-    assert world.num_swaps == 1
-    assert world.trainer.calls == []
+    assert world.folder.log == ["published a@1", "promoted a@1"]
+    assert world.num_refreshes == before + 1
+    assert world.trainer.calls == [("promoted", "a", "a@1", None)]
 
 
 def test_newer_candidate_replaces_one_that_is_not_written_yet():
@@ -165,31 +39,25 @@ def test_newer_candidate_replaces_one_that_is_not_written_yet():
     world.turn()
     assert world.store.state(VersionId("a@1")) is newer
     world.turn()
-    assert world.archive.log == ["published a@1", "promoted a@1"]
+    assert world.folder.log == ["published a@1", "promoted a@1"]
 
 
 def test_evaluation_without_a_candidate_keeps_the_one_before():
     world = World()
     candidate = world.learn(1)
-    world.learner.handle(
-        [
-            HeldOutReport(
-                adapter="a", step=2, loss=3.0, active_loss=1.0, num_samples=3, candidate=None
-            )
-        ]
-    )
+    world.learner.handle([held_out_report(step=2, loss=3.0)])
     world.turn()
     assert world.store.state(VersionId("a@1")) is candidate
 
 
 def test_one_candidate_is_on_its_way_at_a_time():
     world = World()
-    world.archive.is_held = True
+    world.worker.is_held = True
     world.learn(1)
     world.turn()
     world.learn(2)
     world.turn()
-    assert world.archive.num_held == 1
+    assert world.worker.num_held == 1
 
 
 def test_promotions_keep_their_distance_from_time_zero_on():
@@ -231,17 +99,17 @@ def test_version_from_outside_rebases_training_and_drops_its_candidate():
     world = World()
     world.promote_learned(1)
     old = world.store.state(VersionId("a@1"))
-    world.archive.is_held = True
+    world.worker.is_held = True
     world.learn(2)
     reply = world.ask(9, 9)
-    world.archive.write_held()
+    world.worker.write_held()
     world.handle()
     assert reply.result(0).version == "a@9"
     assert reply.result(0).is_active
     new = world.store.state(VersionId("a@9"))
-    assert world.trainer.calls == [("rebase", "a", old, new)]
+    assert world.trainer.redirections == [("rebase", "a", old, new)]
     world.turn()
-    assert world.archive.num_held == 0
+    assert world.worker.num_held == 0
 
 
 def test_version_of_an_adapter_that_nobody_trains_is_served():
@@ -255,8 +123,8 @@ def test_version_that_is_active_already_is_confirmed_and_training_left_alone():
     world = World()
     world.promote_learned(1)
     assert world.ask(1, 1).result(0).version == "a@1"
-    assert world.trainer.calls == []
-    assert world.archive.log == ["published a@1", "promoted a@1"]
+    assert world.trainer.redirections == []
+    assert world.folder.log == ["published a@1", "promoted a@1"]
 
 
 def test_version_that_cannot_be_served_is_refused_with_the_reason():
@@ -272,12 +140,12 @@ def test_version_that_cannot_be_served_is_refused_with_the_reason():
 
 def test_request_during_another_promotion_is_refused():
     world = World()
-    world.archive.is_held = True
+    world.worker.is_held = True
     first = world.ask(1, 1)
     second = world.ask(2, 2)
     with pytest.raises(AdapterError, match="a@2 was not promoted: another version"):
         second.result(0)
-    world.archive.write_held()
+    world.worker.write_held()
     world.handle()
     assert first.result(0).version == "a@1"
 
@@ -286,14 +154,14 @@ def test_rollback_returns_serving_at_once_and_training_with_it():
     world = World()
     world.promote_learned(1)
     world.promote_learned(2)
-    world.archive.is_held = True
+    world.worker.is_held = True
     reply = world.roll_back()
     assert world.active == "a@1"
-    assert world.trainer.calls == [("reset", "a", world.store.state(VersionId("a@1")))]
+    assert world.trainer.redirections == [("reset", "a", world.store.state(VersionId("a@1")))]
     assert not reply.done()
-    world.archive.write_held()
+    world.worker.write_held()
     assert reply.result(0).version == "a@1"
-    assert world.archive.log[-1] == "rolled back to a@1"
+    assert world.folder.log[-1] == "rolled back to a@1: asked for"
 
 
 def test_rollback_drops_the_candidate():
@@ -304,23 +172,23 @@ def test_rollback_drops_the_candidate():
     world.roll_back()
     world.turn()
     assert world.active == "a@1"
-    assert "published a@3" not in world.archive.log
+    assert "published a@3" not in world.folder.log
 
 
 def test_rollback_drops_the_candidate_that_is_being_written():
     world = World()
     world.promote_learned(1)
     world.promote_learned(2)
-    world.archive.is_held = True
+    world.worker.is_held = True
     world.learn(3)
     world.turn()
     world.roll_back()
-    while world.archive.num_held:
-        world.archive.write_held()
+    while world.worker.num_held:
+        world.worker.write_held()
         world.handle()
     world.turn()
     assert world.active == "a@1"
-    world.archive.is_held = False
+    world.worker.is_held = False
     world.promote_learned(4)
     assert world.active == "a@4"
 
@@ -329,19 +197,19 @@ def test_rollback_overtakes_a_promotion_that_is_being_recorded():
     world = World()
     world.promote_learned(1)
     world.promote_learned(2)
-    world.archive.is_held = True
+    world.worker.is_held = True
     asked = world.ask(9, 9)
     rolled_back = world.roll_back()
     with pytest.raises(CollmError, match="rolled back"):
         asked.result(0)
-    world.archive.write_held()
+    world.worker.write_held()
     world.handle()
     assert world.active == "a@1"
-    world.archive.write_held()
+    world.worker.write_held()
     assert rolled_back.result(0).version == "a@1"
     # The disk, which is written in this order, ends at the same version.
-    assert world.archive.log[-2:] == ["promoted a@9", "rolled back to a@1"]
-    world.archive.is_held = False
+    assert world.folder.log[-2:] == ["promoted a@9", "rolled back to a@1: asked for"]
+    world.worker.is_held = False
     world.promote_learned(3)
     assert world.active == "a@3"
 
@@ -357,29 +225,29 @@ def test_rollback_without_an_earlier_version_is_refused(adapter):
 
 def test_candidate_that_could_not_be_written_is_tried_again_later():
     world = World()
-    world.archive.is_held = True
+    world.worker.is_held = True
     candidate = world.learn(1)
     world.turn()
-    world.archive.fail_held(OSError("disk full"))
+    world.worker.fail_held(OSError("disk full"))
     world.handle()
     world.turn()
-    assert world.archive.num_held == 0
+    assert world.worker.num_held == 0
     world.clock.advance(30.0)
-    world.archive.is_held = False
+    world.worker.is_held = False
     world.turn()
     assert world.store.state(world.active) is candidate
 
 
 def test_promotion_that_could_not_be_recorded_is_refused_and_not_served():
     world = World()
-    world.archive.is_held = True
+    world.worker.is_held = True
     reply = world.ask(1, 1)
-    world.archive.fail_held(OSError("disk full"))
+    world.worker.fail_held(OSError("disk full"))
     world.handle()
     with pytest.raises(AdapterError, match=r"could not be written: disk full"):
         reply.result(0)
     assert world.active is None
-    world.archive.is_held = False
+    world.worker.is_held = False
     assert world.ask(1, 1).result(0).is_active
 
 
@@ -387,9 +255,9 @@ def test_rollback_that_could_not_be_recorded_is_in_force_and_says_so():
     world = World()
     world.promote_learned(1)
     world.promote_learned(2)
-    world.archive.is_held = True
+    world.worker.is_held = True
     reply = world.roll_back()
-    world.archive.fail_held(OSError("disk full"))
+    world.worker.fail_held(OSError("disk full"))
     with pytest.raises(CollmError, match=r"a@1 is active again, but a restart .* disk full"):
         reply.result(0)
     assert world.active == "a@1"
@@ -397,10 +265,10 @@ def test_rollback_that_could_not_be_recorded_is_in_force_and_says_so():
 
 def test_client_that_left_does_not_stop_a_promotion():
     world = World()
-    world.archive.is_held = True
+    world.worker.is_held = True
     reply = world.ask(1, 1)
     reply.cancel()
-    world.archive.write_held()
+    world.worker.write_held()
     world.handle()
     assert world.active == "a@1"
 
@@ -442,20 +310,11 @@ def test_progress_adds_up_and_holds_only_what_json_can():
     )
     skipped = replace(report, step=2, loss=float("nan"), was_skipped=True)
     world.learner.handle([report, skipped])
-    world.learner.handle(
-        [
-            HeldOutReport(
-                adapter="a",
-                step=2,
-                loss=float("nan"),
-                active_loss=float("inf"),
-                num_samples=3,
-                candidate=None,
-            )
-        ]
-    )
+    world.learner.handle([held_out_report(2, loss=float("nan"), active_loss=float("inf"))])
     assert world.learner.snapshot()["a"] == {
         "active": None,
+        "job": JOB,
+        "status": "running",
         "step": 2,
         "training_tokens": 60,
         "training_samples": 4,

@@ -8,8 +8,8 @@ from collm.replica.inbox import Finish, Rollback, Stop
 from collm.types import BASE, FinishReason, RequestId
 from factories.checkpoints import tiny_checkpoint
 from factories.engines import build_engine
-from factories.replicas import QUANTUM_S, build_rig, greedy
-from factories.training import job_config, make_job
+from factories.replicas import QUANTUM_S, build_rig, greedy, learnable_job
+from factories.training import job_config
 
 FAILURE = RuntimeError("made to fail")
 
@@ -26,7 +26,7 @@ def rig(checkpoint):
 
 def rig_with_jobs(checkpoint, *adapters, **fields):
     engine = build_engine(checkpoint)
-    jobs = [make_job(engine.decoder, job_config(adapter, **fields)) for adapter in adapters]
+    jobs = [learnable_job(engine.decoder, job_config(adapter, **fields)) for adapter in adapters]
     return build_rig(engine, jobs)
 
 
@@ -74,7 +74,7 @@ def test_replica_without_requests_learns_publishes_and_saves(checkpoint):
     rig.step()
     rig.step()
     assert len(rig.trainer.ran) < 3_000
-    assert rig.archive.log[:2] == ["published a@1", "promoted a@1"]
+    assert rig.archive.folder.log[:2] == ["published a@1", "promoted a@1"]
     rig.run_until(lambda: len(rig.archive.snapshots) > 0)
     assert len(rig.archive.snapshots) >= len(rig.trainer.ran) // 1_000 - 1
     assert rig.board.view.numbers["adapters"]["a"]["step"] > 0
@@ -131,7 +131,7 @@ def test_quantum_that_fails_ends_its_job_while_others_learn_and_requests_are_ser
 
 def test_program_that_fails_before_its_first_quantum_ends_its_job(rig, monkeypatch):
     job = rig.trainer._jobs["a"]
-    monkeypatch.setattr(job, "_max_tokens", fail)
+    monkeypatch.setattr(job, "next_program", fail)
     rig.submit(greedy("r", [5, 6, 7], max_tokens=12))
     rig.run_until(lambda: rig.has_ended("r"))
     assert rig.trainer.adapters == ("b",)

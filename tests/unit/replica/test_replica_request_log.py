@@ -2,7 +2,7 @@
 
 import pytest
 
-from collm.errors import CapacityError, QueueFullError, RequestError
+from collm.errors import CapacityError, QueueFullError, RequestError, UnknownAdapterError
 from collm.pacing.config import Objectives
 from collm.pacing.credit import Credit
 from collm.replica.request_log import RequestLog
@@ -118,7 +118,8 @@ def test_choice_that_is_finished_from_outside_completes_its_request():
         (FinishReason.ABORT, None, "aborted"),
         (FinishReason.ERROR, QueueFullError("full"), "rejected"),
         (FinishReason.ERROR, CapacityError("too large"), "rejected"),
-        (FinishReason.ERROR, RequestError("wrong"), "failed"),
+        (FinishReason.ERROR, RequestError("wrong"), "refused"),
+        (FinishReason.ERROR, UnknownAdapterError("no such version"), "refused"),
         (FinishReason.ERROR, RuntimeError("broken"), "failed"),
     ],
 )

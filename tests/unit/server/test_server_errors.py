@@ -10,6 +10,7 @@ from collm.errors import (
 from collm.server.config import ServerConfig
 from collm.server.errors import UnavailableError, reply_to
 from collm.server.service import Service
+from factories.fake_backends import fake_backends
 from factories.fake_replica import FakeReplica, as_replica
 
 
@@ -39,7 +40,7 @@ def test_unexpected_error_tells_the_log_but_not_the_client(caplog):
 
 def test_ended_step_loop_is_unavailable():
     replica = FakeReplica()
-    service = Service(replica=as_replica(replica), config=ServerConfig())
+    service = Service(backends=fake_backends(as_replica(replica)), config=ServerConfig())
     service.require_alive()
     replica.is_alive = False
     with pytest.raises(UnavailableError, match="restart"):

@@ -15,6 +15,9 @@ from factories.training import job_config
         ({"held_out_share": 0.0}, "jobs.held_out_share is 0.0"),
         ({"warmup_steps": -1}, "jobs.warmup_steps is -1"),
         ({"total_steps": 0}, "jobs.total_steps is 0"),
+        ({"num_epochs": 0}, "jobs.num_epochs is 0"),
+        ({"replay_share": 1.0}, "jobs.replay_share is 1.0; allowed is from 0 to below 1"),
+        ({"max_held_out": 0}, "jobs.max_held_out is 0"),
         ({"weight": 0.0}, "jobs.weight is 0.0"),
         ({"schedule": "cosine"}, "schedule 'cosine' needs total_steps"),
     ],
@@ -33,3 +36,8 @@ def test_adapter_names_are_unique() -> None:
 def test_a_checkpoint_is_at_most_half_a_minute_old(interval_s: float) -> None:
     with pytest.raises(ConfigError, match="checkpoint_interval_s"):
         TrainingConfig(checkpoint_interval_s=interval_s)
+
+
+def test_general_text_is_at_least_a_sample() -> None:
+    with pytest.raises(ConfigError, match="training.max_general is 0; allowed is 1 or more"):
+        TrainingConfig(max_general=0)

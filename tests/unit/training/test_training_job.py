@@ -1,4 +1,5 @@
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -7,20 +8,22 @@ from torch.testing import assert_close
 
 from collm.clock import ManualClock
 from collm.errors import ConfigError
-from collm.lora.state import AdapterState
 from collm.model.decoder import Decoder
 from collm.pacing.quanta import QuantumKind, optimizer_quanta
-from collm.training import job as job_module
-from collm.training.events import TrainingSnapshot
+from collm.training import state as state_module
+from collm.training.events import HeldOutReport, JobFinished, TrainingSnapshot
 from collm.training.job import Job
+from collm.training.stream import Cursor
 from collm.training.trainer import Trainer
 from factories.training import (
     FixedSizes,
+    baselines,
     evaluations,
+    general_samples,
     job_config,
+    make_corpus,
     make_job,
     make_samples,
-    mean_loss,
     random_state,
     reports,
     run_quanta,
@@ -28,6 +31,7 @@ from factories.training import (
     steps,
     take_snapshot,
     tiny_decoder,
+    token_loss,
 )
 
 POISON = 7
@@ -42,7 +46,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
 @pytest.fixture
 def by_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every layer be an optimizer quantum of its own."""
-    monkeypatch.setattr(job_module, "_OPTIMIZER_PARAMETERS", 1)
+    monkeypatch.setattr(state_module, "_OPTIMIZER_PARAMETERS", 1)
 
 
 def trainer_of(*jobs: Job) -> Trainer:
@@ -71,8 +75,25 @@ def test_a_step_is_normalized_by_supervised_tokens(decoder: Decoder) -> None:
     config = job_config(tokens_per_step=60, micro_batch_tokens=30)
     trainer = trainer_of(make_job(decoder, config, training=samples))
     (report,) = reports(run_until(trainer, steps(1)))
-    start = make_job(decoder, config)._shadow.state()
-    assert report.loss == pytest.approx(mean_loss(decoder, samples, start), rel=1e-5)
+    start = make_job(decoder, config)._state.shadow.state()
+    assert report.loss == pytest.approx(token_loss(decoder, samples, start), rel=1e-5)
+
+
+def test_a_weight_multiplies_a_samples_loss_and_its_share_of_the_divisor(decoder: Decoder) -> None:
+    """A sample of weight 2 beside others of 1 counts as if it came twice."""
+    first, *rest = make_samples([15] * 4, seed=3)
+    start, after = random_state(decoder, 4), []
+    weighted = (replace(first, weight=1.0), *(replace(s, weight=0.5) for s in rest))
+    twice = (first, replace(first, sample_id="again"), *rest)
+    for samples in (weighted, twice):
+        num_tokens = sum(len(s.token_ids) for s in samples)
+        config = job_config(tokens_per_step=num_tokens, micro_batch_tokens=num_tokens)
+        trainer = trainer_of(make_job(decoder, config, start=start, training=samples))
+        (report,) = reports(run_until(trainer, steps(1)))
+        assert report.loss == pytest.approx(token_loss(decoder, twice, start), rel=1e-5)
+        after.append((report.grad_norm, take_snapshot(trainer).tensors["parameters"]))
+    assert after[0][0] == pytest.approx(after[1][0], rel=1e-4)
+    assert_close(after[0][1], after[1][1], atol=1e-5, rtol=0.0)
 
 
 def test_optimizer_quanta_come_in_the_stated_order(decoder: Decoder, by_layer: None) -> None:
@@ -80,14 +101,14 @@ def test_optimizer_quanta_come_in_the_stated_order(decoder: Decoder, by_layer: N
     trainer = trainer_of(job)
     run_quanta(trainer, lambda q: q.kind is QuantumKind.OPTIMIZER)
     done = run_quanta(trainer, lambda q: q.kind is not QuantumKind.OPTIMIZER)
-    layer_size = job._shadow.layout.num_parameters // 2
+    layer_size = job._state.shadow.layout.num_parameters // 2
     assert tuple(done) == optimizer_quanta(2, layer_size, 1, "a")
 
 
 def test_pieces_of_a_step_change_nothing(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     after = []
     for limit in (1_000_000, 1):
-        monkeypatch.setattr(job_module, "_OPTIMIZER_PARAMETERS", limit)
+        monkeypatch.setattr(state_module, "_OPTIMIZER_PARAMETERS", limit)
         trainer = trainer_of(make_job(decoder))
         run_until(trainer, steps(3))
         after.append(take_snapshot(trainer).tensors["parameters"])
@@ -129,80 +150,48 @@ def test_a_gradient_that_is_not_finite_skips_the_step(decoder: Decoder, by_layer
     assert num_skipped == 2, "one of three samples in each of two epochs"
 
 
-def test_the_first_evaluation_measures_what_is_served(decoder: Decoder) -> None:
-    held_out = make_samples([10, 33, 15, 12], seed=2)
-    start = random_state(decoder, 4)
-    trainer = trainer_of(make_job(decoder, start=start, held_out=held_out))
-    (first,) = evaluations(run_until(trainer, evaluations))
-    assert first.loss == first.active_loss
-    assert first.loss == pytest.approx(mean_loss(decoder, held_out, start), rel=1e-5)
-    assert (first.step, first.num_samples, first.candidate) == (0, 4, None)
-
-
-def test_a_candidate_is_what_was_evaluated_and_is_better(decoder: Decoder) -> None:
-    held_out = make_samples([9, 14, 20, 11, 17, 8, 25, 13], seed=1)
-    config = job_config(learning_rate=5e-3, evaluate_every=3)
-    trainer = trainer_of(make_job(decoder, config, held_out=held_out))
-    first, *later = evaluations(run_until(trainer, steps(19)))
-    assert [report.step for report in later] == [3, 6, 9, 12, 15, 18]
-    best = first.active_loss
-    for report in later:
-        assert report.active_loss == best
-        assert (report.candidate is not None) is (report.loss < best)
-        if report.candidate is not None:
-            measured = mean_loss(decoder, held_out, report.candidate)
-            assert report.loss == pytest.approx(measured, rel=1e-5)
-            best = report.loss
-    assert any(report.candidate for report in later)
-
-
-def test_a_worse_shadow_is_no_candidate(decoder: Decoder) -> None:
-    config = job_config(learning_rate=3.0, evaluate_every=1)
-    trainer = trainer_of(make_job(decoder, config))
-    first, *later = evaluations(run_until(trainer, steps(4)))
-    assert all(report.loss > first.loss for report in later)
-    assert not any(report.candidate for report in later)
-    assert {report.active_loss for report in later} == {first.loss}
-
-
-def test_a_loss_that_is_not_a_number_is_no_candidate_and_is_forgotten(decoder: Decoder) -> None:
-    held_out = make_samples([9, 14, 20, 11, 17, 8, 25, 13], seed=1)
-    config = job_config(learning_rate=5e-3, evaluate_every=1)
-    job = make_job(decoder, config, held_out=held_out)
-    trainer = trainer_of(job)
-    run_until(trainer, evaluations)
-    good = job._shadow.parameters.clone()
-    run_quanta(trainer, lambda q: q.kind is QuantumKind.EVALUATE_FORWARD)
-    job._shadow.load_parameters(torch.full_like(good, math.nan))
-    (broken,) = evaluations(run_until(trainer, evaluations))
-    assert math.isnan(broken.loss)
-    assert broken.candidate is None
-    job._shadow.load_parameters(good)
-    later = evaluations(run_until(trainer, steps(3)))
-    assert all(math.isfinite(r.active_loss) for r in later)
-    assert any(r.candidate for r in later)
-
-
-def test_a_served_version_that_is_broken_is_beaten_by_anything(decoder: Decoder) -> None:
-    job = make_job(decoder, job_config(evaluate_every=1))
-    trainer = trainer_of(job)
-    start = job._shadow.state()
-    broken = AdapterState(start.layout, torch.full_like(start.flat, math.nan))
-    job._unmeasured, job._is_ahead = broken, True
-    (report,) = evaluations(run_until(trainer, evaluations))
-    assert report.active_loss == math.inf
-    assert report.candidate is not None
-
-
-def test_the_job_ends_after_its_last_evaluation(decoder: Decoder) -> None:
+def test_a_job_of_some_steps_finishes_after_its_last_evaluation(decoder: Decoder) -> None:
     config = job_config(total_steps=5, evaluate_every=3, schedule="cosine")
     trainer = trainer_of(make_job(decoder, config))
     events = run_until(trainer, lambda _: False)
     assert [report.step for report in reports(events)] == [1, 2, 3, 4, 5]
-    assert [report.step for report in evaluations(events)] == [0, 3, 5]
+    assert [report.step for report in baselines(events)] == [0]
+    assert [report.step for report in evaluations(events)] == [3, 5]
+    assert events[-1] == JobFinished(adapter="a", step=5)
     assert trainer.peek() is None
     assert take_snapshot(trainer).meta["num_steps"] == "5"
     assert trainer.peek() is None
+
+
+def test_a_job_of_some_passes_finishes_after_them(decoder: Decoder) -> None:
+    samples = make_samples([15] * 7, seed=3)
+    config = job_config(num_epochs=2)
+    trainer = trainer_of(make_job(decoder, config, training=samples))
+    events = run_until(trainer, lambda _: False)
+    assert sum(report.num_samples for report in reports(events)) == 14
+    assert reports(events)[-1].num_tokens < 60, "what is left at the end is learned too"
+    assert evaluations(events)[-1].step == reports(events)[-1].step
+    assert [type(event) for event in events[-2:]] == [HeldOutReport, JobFinished]
+
+
+def test_a_finished_job_that_is_restored_finishes_again(decoder: Decoder) -> None:
+    config = job_config(num_epochs=1)
+    trainer = trainer_of(make_job(decoder, config))
+    run_until(trainer, lambda _: False)
+    snapshot = take_snapshot(trainer)
+    job = make_job(decoder, config)
+    job.restore(snapshot.tensors, snapshot.meta)
+    events = run_until(trainer_of(job), lambda _: False)
+    assert reports(events) == []
+    assert events[-1] == JobFinished(adapter="a", step=int(snapshot.meta["num_steps"]))
+
+
+def test_a_job_without_samples_waits_for_them(decoder: Decoder) -> None:
+    job = make_job(decoder, corpus=make_corpus((), held_out_share=0.2))
+    trainer = trainer_of(job)
+    assert trainer.peek() is None
+    trainer.add_samples("a", make_samples([12] * 40, seed=6))
+    assert len(reports(run_until(trainer, steps(2)))) == 2
 
 
 def test_a_restored_job_goes_on_as_if_nothing_had_happened(decoder: Decoder) -> None:
@@ -228,24 +217,6 @@ def assert_same(ours: TrainingSnapshot, theirs: TrainingSnapshot) -> None:
         assert torch.equal(ours.tensors[name], tensor), name
 
 
-def test_a_restored_shadow_must_beat_what_is_served_now(decoder: Decoder) -> None:
-    """A version published after the checkpoint is better than the checkpoint's shadow."""
-    held_out = make_samples([9, 14, 20, 11, 17, 8, 25, 13], seed=1)
-    config = job_config(learning_rate=5e-3, evaluate_every=5)
-    trainer = trainer_of(make_job(decoder, config, held_out=held_out))
-    run_until(trainer, steps(2))
-    snapshot = take_snapshot(trainer)
-    published = evaluations(run_until(trainer, lambda e: steps(14)(e)))[-1]
-    assert published.candidate is not None
-
-    job = make_job(decoder, config, start=published.candidate, held_out=held_out)
-    job.restore(snapshot.tensors, snapshot.meta)
-    (report,) = evaluations(run_until(trainer_of(job), evaluations))
-    assert report.active_loss == pytest.approx(published.loss, rel=1e-6)
-    assert report.loss > report.active_loss
-    assert report.candidate is None
-
-
 def test_a_checkpoint_of_another_shape_is_refused(decoder: Decoder) -> None:
     snapshot = take_snapshot(trainer_of(make_job(decoder)))
     for fields in ({"rank": 2}, {"alpha": 16.0}):
@@ -254,14 +225,15 @@ def test_a_checkpoint_of_another_shape_is_refused(decoder: Decoder) -> None:
             make_job(decoder, job_config(**fields)).restore(snapshot.tensors, snapshot.meta)
 
 
-def test_a_cursor_beyond_shrunken_data_starts_the_next_epoch(decoder: Decoder) -> None:
+def test_a_checkpoint_of_an_older_format_starts_its_data_anew(decoder: Decoder) -> None:
     trainer = trainer_of(make_job(decoder))
     run_until(trainer, steps(1))
     snapshot = take_snapshot(trainer)
-    assert int(snapshot.meta["index"]) > 0
-    job = make_job(decoder, training=make_samples([20], seed=1))
-    job.restore(snapshot.tensors, snapshot.meta)
-    assert (job._stream.cursor.epoch, job._stream.cursor.index) == (1, 0)
+    meta = {k: v for k, v in snapshot.meta.items() if "key" not in k} | {"index": "3"}
+    job = make_job(decoder)
+    job.restore(snapshot.tensors, meta)
+    assert job.num_steps == 1
+    assert job._stream.cursor == Cursor()
 
 
 @pytest.mark.parametrize(
@@ -278,14 +250,14 @@ def test_a_dropped_micro_batch_leaves_no_trace(
 
     job = make_job(decoder, config)
     trainer = trainer_of(job)
-    start = job._shadow.state()
+    start = job._state.shadow.state()
     for _ in range(2):  # The second micro-batch of a step.
         run_quanta(trainer, lambda q: q.kind is kind and q.index == index)
         run_quanta(trainer, lambda q: q.kind is QuantumKind.PREPARE)
     run_quanta(trainer, lambda q: q.kind is kind and q.index == index)
-    assert job._shadow.gradient.any()
+    assert job._state.shadow.gradient.any()
     trainer.reset("a", start)
-    assert not job._shadow.gradient.any()
+    assert not job._state.shadow.gradient.any()
     run_until(trainer, steps(2))
     assert_same(take_snapshot(trainer), take_snapshot(undisturbed))
 
@@ -311,16 +283,84 @@ def test_nothing_is_saved_twice(decoder: Decoder) -> None:
     assert snapshot.meta["num_steps"] == "3"
 
 
-def test_a_snapshot_in_the_middle_of_a_micro_batch_is_that_of_the_last_step(
-    decoder: Decoder,
+@pytest.mark.parametrize(
+    "kind", [QuantumKind.FORWARD, QuantumKind.BACKWARD, QuantumKind.EVALUATE_FORWARD]
+)
+@pytest.mark.parametrize("is_at_once", [True, False])
+def test_a_snapshot_in_the_middle_of_things_is_that_of_the_last_step(
+    decoder: Decoder, kind: QuantumKind, is_at_once: bool
 ) -> None:
-    trainer = trainer_of(make_job(decoder))
+    config = job_config(evaluate_every=2, tokens_per_step=90)
+    trainer = trainer_of(make_job(decoder, config))
     run_until(trainer, steps(2))
     expected = take_snapshot(trainer)
-    trainer = trainer_of(make_job(decoder))
+    trainer = trainer_of(make_job(decoder, config))
     run_until(trainer, steps(2))
+    run_quanta(trainer, lambda q: q.kind is kind)
+    if is_at_once:
+        (snapshot,) = trainer.snapshot_now()
+    else:
+        snapshot = take_snapshot(trainer)
+    assert_same(snapshot, expected)
+
+
+def test_a_snapshot_waits_for_no_step_however_long(decoder: Decoder) -> None:
+    """Here a step takes a thousand micro-batches; training goes on as if nothing had been."""
+    config = job_config(tokens_per_step=35_000)
+    trainer = trainer_of(make_job(decoder, config))
+    before = take_snapshot(trainer)
+    for _ in range(3):
+        run_quanta(trainer, lambda q: q.kind is QuantumKind.BACKWARD and q.index == 1)
+        run_quanta(trainer, lambda q: q.kind is QuantumKind.PREPARE)
+    gradient = trainer._jobs["a"]._state.shadow.gradient.clone()
+    assert gradient.any()
+    run_quanta(trainer, lambda q: q.kind is QuantumKind.LOSS)
+    assert_same(take_snapshot(trainer), before)
+    assert torch.equal(trainer._jobs["a"]._state.shadow.gradient, gradient)
+    following = trainer.peek()
+    assert following is not None
+    assert following.kind is QuantumKind.BACKWARD, "the micro-batch goes on"
+
+
+def test_a_removed_sample_is_in_no_later_micro_batch(decoder: Decoder) -> None:
+    samples = make_samples([15] * 6, seed=3)
+    config = job_config(tokens_per_step=90)
+    job = make_job(decoder, config, training=samples)
+    trainer = trainer_of(job)
     run_quanta(trainer, lambda q: q.kind is QuantumKind.BACKWARD)
-    (snapshot,) = trainer.snapshot_now()
-    assert snapshot.meta == expected.meta
-    for name, tensor in expected.tensors.items():
-        assert torch.equal(snapshot.tensors[name], tensor)
+    gone = {sample.sample_id for sample in samples[:3]}
+    for sample_id in gone:
+        assert trainer.remove_sample("a", sample_id)
+        assert not trainer.remove_sample("a", sample_id)
+    run_quanta(trainer, lambda q: q.kind is QuantumKind.PREPARE)
+    num_before = len(job._learned)
+    run_until(trainer, steps(1))
+    for _ in range(12):
+        run_quanta(trainer, lambda q: q.kind is QuantumKind.FORWARD)
+        run_quanta(trainer, lambda q: q.kind is QuantumKind.PREPARE)
+        dealt = {i for batch in job._learned for i in batch.sample_ids}
+        assert not gone & dealt
+    assert num_before == 1
+
+    snapshot = take_snapshot(trainer)
+    again = make_job(decoder, config, training=samples[3:])  # as after a restart
+    again.restore(snapshot.tensors, snapshot.meta)
+    for _ in range(12):
+        run_quanta(trainer_of(again), lambda q: q.kind is QuantumKind.BACKWARD)
+        assert not gone & {i for batch in again._learned for i in batch.sample_ids}
+
+
+def test_general_text_is_replayed(decoder: Decoder) -> None:
+    corpus = make_corpus(make_samples([10] * 9), general=general_samples([12] * 30))
+    config = job_config(replay_share=0.25, tokens_per_step=80)
+    trainer = trainer_of(make_job(decoder, config, corpus=corpus))
+    job = trainer._jobs["a"]
+    counts: Counter[bool] = Counter()
+    learned: list[str] = []
+    run_quanta(trainer, lambda q: q.kind is QuantumKind.FORWARD)
+    for _ in range(60):
+        run_quanta(trainer, lambda q: q.kind is QuantumKind.PREPARE)
+        learned += job._learned[-1].sample_ids if job._learned else ()
+        run_quanta(trainer, lambda q: q.kind is QuantumKind.FORWARD)
+    counts.update(sample_id in corpus.general.samples for sample_id in learned)
+    assert 0.15 < counts[True] / counts.total() < 0.3

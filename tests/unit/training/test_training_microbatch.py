@@ -1,3 +1,4 @@
+from collm.gate.config import GENERAL
 from collm.training.microbatch import pack, shared_prefix
 from collm.training.samples import TokenSample
 from factories.training import make_samples
@@ -44,3 +45,34 @@ def test_tokens_after_the_last_supervised_one_are_counted_and_not_computed() -> 
     batch = pack([sample])
     assert batch.token_ids.tolist() == [1, 2]
     assert (batch.num_tokens, batch.num_sample_tokens) == (2, 5)
+
+
+def test_general_text_does_not_keep_own_samples_from_sharing_a_prefix() -> None:
+    own = make_samples([20, 22, 24], prefix=PREFIX)
+    general = make_samples([15, 12], seed=4, slice=GENERAL)
+    (same,) = make_samples([18], seed=5, prefix=PREFIX, slice=GENERAL)
+    batch = pack([general[0], *own, general[1], same])
+    assert (batch.num_prefix, batch.without_prefix) == (10, {0, 4})
+    assert batch.lengths == (
+        general[0].num_rows,
+        *(sample.num_rows - 10 for sample in own),
+        general[1].num_rows,
+        same.num_rows - 10,
+    )
+    positions = batch.positions.tolist()
+    assert positions[10 : 10 + general[0].num_rows] == list(range(general[0].num_rows))
+    assert positions[-batch.lengths[-1] :] == list(range(10, same.num_rows))
+
+
+def test_general_text_alone_shares_nothing() -> None:
+    batch = pack(make_samples([20, 22], prefix=PREFIX, slice=GENERAL))
+    assert (batch.num_prefix, batch.without_prefix) == (0, frozenset())
+
+
+def test_a_step_is_divided_by_weighted_supervised_tokens() -> None:
+    first = TokenSample((1, 2, 3), (False, True, True), weight=0.5)
+    second = TokenSample((1, 2), (False, True), weight=3.0)
+    batch = pack([first, second])
+    assert batch.weights.tolist() == [0.5, 3.0]
+    assert batch.supervised_weight == 4.0
+    assert batch.num_supervised == 3

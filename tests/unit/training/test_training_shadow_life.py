@@ -9,10 +9,11 @@ from collm.clock import ManualClock
 from collm.lora.state import AdapterState
 from collm.model.decoder import Decoder
 from collm.pacing.quanta import QuantumKind
-from collm.training import job as job_module
+from collm.training import state as state_module
 from collm.training.job import Job
 from collm.training.trainer import Trainer
 from factories.training import (
+    baselines,
     evaluations,
     make_job,
     make_samples,
@@ -35,7 +36,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
 @pytest.fixture
 def by_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every layer be an optimizer quantum of its own."""
-    monkeypatch.setattr(job_module, "_OPTIMIZER_PARAMETERS", 1)
+    monkeypatch.setattr(state_module, "_OPTIMIZER_PARAMETERS", 1)
 
 
 def trainer_of(*jobs: Job) -> Trainer:
@@ -62,10 +63,10 @@ def test_rebase_carries_over_what_was_learned(decoder: Decoder, has_old: bool) -
     job = make_job(decoder, start=old)
     trainer = trainer_of(job)
     run_until(trainer, steps(3))
-    learned = job._shadow.state()
+    learned = job._state.shadow.state()
     rebase(trainer, "a", old if has_old else None, new)
     bases = dense(old) if has_old else [torch.zeros(())] * len(dense(old))
-    parts = zip(dense(new), dense(learned), bases, dense(job._shadow.state()), strict=True)
+    parts = zip(dense(new), dense(learned), bases, dense(job._state.shadow.state()), strict=True)
     for new_part, learned_part, old_part, rebased in parts:
         expected = truncated(new_part + learned_part - old_part, 4)
         assert_close(rebased, expected, atol=1e-5, rtol=1e-5)
@@ -85,20 +86,21 @@ def test_after_a_rebase_candidates_must_beat_the_new_version(decoder: Decoder) -
     rebase(trainer, "a", old, new)
     (report,) = evaluations(run_until(trainer, evaluations))
     assert report.active_loss == pytest.approx(mean_loss(decoder, held_out, new), rel=1e-5)
-    shadow_loss = mean_loss(decoder, held_out, job._shadow.state())
+    shadow_loss = mean_loss(decoder, held_out, job._state.shadow.state())
     assert report.loss == pytest.approx(shadow_loss, rel=1e-5)
     assert report.loss != report.active_loss
 
 
 def test_reset_forgets_what_was_learned(decoder: Decoder) -> None:
+    held_out = make_samples([10, 15, 12], seed=2)
     start = random_state(decoder, 4)
-    job = make_job(decoder, start=start)
+    job = make_job(decoder, start=start, held_out=held_out)
     trainer = trainer_of(job)
     run_until(trainer, steps(3))
     trainer.reset("a", start)
-    assert torch.equal(job._shadow.state().flat, start.flat)
-    (report,) = evaluations(run_until(trainer, evaluations))
-    assert report.loss == report.active_loss
+    assert torch.equal(job._state.shadow.state().flat, start.flat)
+    (report,) = baselines(run_until(trainer, baselines))
+    assert report.loss == pytest.approx(mean_loss(decoder, held_out, start), rel=1e-5)
     snapshot = take_snapshot(trainer)
     assert not snapshot.tensors["mean"].any()
     assert snapshot.meta["optimizer_steps"] == "0"
@@ -107,13 +109,13 @@ def test_reset_forgets_what_was_learned(decoder: Decoder) -> None:
 def test_a_version_of_another_rank_is_fitted_to_the_jobs(decoder: Decoder) -> None:
     narrow = random_state(decoder, 2)
     job = make_job(decoder, start=narrow)
-    assert job._shadow.layout.rank == 4
-    for ours, theirs in zip(dense(job._shadow.state()), dense(narrow), strict=True):
+    assert job._state.shadow.layout.rank == 4
+    for ours, theirs in zip(dense(job._state.shadow.state()), dense(narrow), strict=True):
         assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
     wide = random_state(decoder, 6, seed=3)
     trainer = trainer_of(job)
     trainer.reset("a", wide)
-    for ours, theirs in zip(dense(job._shadow.state()), dense(wide), strict=True):
+    for ours, theirs in zip(dense(job._state.shadow.state()), dense(wide), strict=True):
         assert_close(ours, truncated(theirs, 4), atol=1e-5, rtol=1e-5)
 
 
@@ -129,6 +131,6 @@ def test_an_optimizer_step_is_not_left_half_done(decoder: Decoder, by_layer: Non
             run_quanta(trainer, lambda q, i=index: q.kind is QuantumKind.OPTIMIZER and q.index == i)
         rebase(trainer, "a", start, new)
         assert job.num_steps == 1
-        after.append(job._shadow.state().flat)
+        after.append(job._state.shadow.state().flat)
     assert torch.equal(after[0], after[2])
     assert torch.equal(after[1], after[2])

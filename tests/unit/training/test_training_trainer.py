@@ -1,4 +1,6 @@
 from collections import Counter
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -7,6 +9,7 @@ from collm.clock import ManualClock
 from collm.model.decoder import Decoder
 from collm.pacing.quanta import QuantumKind
 from collm.training.events import TrainingSnapshot
+from collm.training.job import Job
 from collm.training.trainer import Trainer
 from factories.training import (
     evaluations,
@@ -109,7 +112,7 @@ def test_a_job_that_ended_leaves_its_time_to_the_others(decoder: Decoder) -> Non
     trainer = Trainer(jobs, TickingClock())
     events = run_until(trainer, lambda e: len(reports(e)) >= 6)
     assert Counter(report.adapter for report in reports(events)) == {"a": 1, "b": 5}
-    assert [e.step for e in evaluations(events) if e.adapter == "a"] == [0, 1]
+    assert [e.step for e in evaluations(events) if e.adapter == "a"] == [1]
 
 
 def test_a_rebase_leaves_the_running_program_of_another_job_alone(decoder: Decoder) -> None:
@@ -117,10 +120,98 @@ def test_a_rebase_leaves_the_running_program_of_another_job_alone(decoder: Decod
     trainer = Trainer(jobs, TickingClock())
     run_quanta(trainer, lambda q: q.kind is QuantumKind.BACKWARD and q.adapter == "a")
     running = trainer.peek()
-    new = jobs[1]._shadow.state()
+    new = jobs[1]._state.shadow.state()
     trainer.rebase("b", None, new)
     trainer.reset("b", new)
     assert trainer.peek() is running
+
+
+def job_of(decoder: Decoder, name: str, **fields: Any) -> Job:
+    return make_job(decoder, job_config(name, **fields))
+
+
+def count_quanta(trainer: Trainer, count: int) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for _ in range(count):
+        quantum = trainer.peek()
+        assert quantum is not None
+        trainer.run(quantum)
+        counts[quantum.adapter] += 1
+    return counts
+
+
+def test_a_late_joiner_gets_its_share_and_no_more(decoder: Decoder) -> None:
+    trainer = Trainer([job_of(decoder, "a"), job_of(decoder, "b")], TickingClock())
+    count_quanta(trainer, 600)
+    trainer.add(job_of(decoder, "c", weight=2.0))
+    counts = count_quanta(trainer, 1_200)
+    assert trainer.adapters == ("a", "b", "c")
+    assert counts["c"] == pytest.approx(600, rel=0.1)
+    assert counts["a"] == pytest.approx(300, rel=0.1)
+
+
+def test_a_paused_job_rests_and_is_owed_nothing(decoder: Decoder) -> None:
+    trainer = Trainer([job_of(decoder, "a"), job_of(decoder, "b")], TickingClock())
+    count_quanta(trainer, 300)
+    trainer.pause("a")
+    assert trainer.is_paused("a")
+    events = run_until(trainer, lambda e: any(isinstance(s, TrainingSnapshot) for s in e))
+    assert events[-1].adapter == "a"
+    assert set(count_quanta(trainer, 600)) == {"b"}
+    trainer.resume("a")
+    assert not trainer.is_paused("a")
+    counts = count_quanta(trainer, 600)
+    assert counts["a"] == pytest.approx(counts["b"], rel=0.15)
+
+
+def test_a_paused_job_takes_snapshots_only(decoder: Decoder) -> None:
+    trainer = Trainer([job_of(decoder, "a")], TickingClock())
+    run_until(trainer, lambda e: len(reports(e)) >= 2)
+    run_quanta(trainer, lambda q: q.kind is QuantumKind.BACKWARD)
+    trainer.pause("a")
+    (snapshot,) = run_until(trainer, lambda _: False)
+    assert isinstance(snapshot, TrainingSnapshot)
+    assert snapshot.meta["num_steps"] == "2"
+    assert trainer.peek() is None
+    trainer.request_snapshots()
+    assert trainer.peek() is None, "nothing was learned since"
+    trainer.resume("a")
+    assert [r.step for r in reports(run_until(trainer, lambda e: bool(reports(e))))] == [3]
+
+
+def test_a_pause_changes_nothing_of_what_is_learned(decoder: Decoder) -> None:
+    undisturbed = Trainer([job_of(decoder, "a")], TickingClock())
+    run_until(undisturbed, lambda e: len(reports(e)) >= 4)
+    trainer = Trainer([job_of(decoder, "a")], TickingClock())
+    run_until(trainer, lambda e: len(reports(e)) >= 2)
+    run_quanta(trainer, lambda q: q.kind is QuantumKind.LOSS)
+    trainer.pause("a")
+    run_until(trainer, lambda _: False)
+    trainer.resume("a")
+    run_until(trainer, lambda e: len(reports(e)) >= 2)
+    ours, theirs = take_snapshot(trainer), take_snapshot(undisturbed)
+    assert ours.meta == theirs.meta
+    assert torch.equal(ours.tensors["parameters"], theirs.tensors["parameters"])
+
+
+def test_a_removed_job_leaves_the_others_alone(decoder: Decoder) -> None:
+    trainer = Trainer([job_of(decoder, "a"), job_of(decoder, "b")], TickingClock())
+    run_quanta(trainer, lambda q: q.kind is QuantumKind.BACKWARD and q.adapter == "a")
+    trainer.remove("a")
+    assert set(count_quanta(trainer, 100)) == {"b"}
+    trainer.add(job_of(decoder, "a"))
+    assert set(count_quanta(trainer, 200)) == {"a", "b"}
+
+
+def test_the_job_that_fails_is_named(decoder: Decoder) -> None:
+    broken = job_of(decoder, "b")
+    trainer = Trainer([job_of(decoder, "a"), broken], TickingClock())
+    broken.next_program = Mock(side_effect=RuntimeError)  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError):
+        trainer.peek()
+    assert trainer.turn == "b"
+    trainer.remove("b")
+    assert set(count_quanta(trainer, 50)) == {"a"}
 
 
 def test_every_job_answers_a_request_for_snapshots(decoder: Decoder) -> None:

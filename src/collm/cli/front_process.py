@@ -1,0 +1,87 @@
+"""The process of a cluster's front: the router, the registry and the coordinator behind HTTP."""
+
+import asyncio
+import socket
+import time
+from pathlib import Path
+from random import Random
+
+import httpx
+import typer
+
+from collm.clock import MonotonicClock
+from collm.cluster.aggregating import ChildAggregator
+from collm.cluster.client import ReplicaControl
+from collm.cluster.config import FRONT
+from collm.cluster.coordinator import Coordinator
+from collm.cluster.endpoints_watch import EndpointsWatch
+from collm.cluster.http_source import HttpSnapshotSource
+from collm.cluster.members import Members
+from collm.cluster.registry import Registry
+from collm.cluster.router import Router
+from collm.cluster.sent import Sent
+from collm.cluster.spreading import Spreader
+from collm.cluster.timing import Timing
+from collm.config import CollmConfig
+from collm.server.front.app import make_front_app
+from collm.server.front.backends import FrontBackends
+from collm.server.front.run import run_front as serve
+from collm.store.front_folder import FrontFolder
+
+
+def run_front(
+    config: CollmConfig, *, endpoints: Path, control_secret: str, listener: socket.socket | None
+) -> None:
+    """Serve a cluster until a signal; prints the address once it listens.
+
+    Args:
+        config: The cluster's.
+        endpoints: The file that says where replicas listen.
+        control_secret: By which replicas know their front.
+        listener: A bound socket to listen on; ``None`` binds the configured address.
+
+    Raises:
+        ConfigError: The address cannot be had, or the front's folder is in use.
+        CollmError: The front cannot go on.
+    """
+    clock, sent = MonotonicClock(), Sent()
+    # Replicas are reached as they are listed, whatever proxy the environment names.
+    client = httpx.AsyncClient(trust_env=False)
+    registry = Registry(HttpSnapshotSource(client), sent, clock, config.cluster.registry)
+
+    async def follow() -> None:
+        async with client:
+            await registry.run(EndpointsWatch(endpoints))
+
+    with FrontFolder(
+        Path(config.replica.data_dir) / FRONT,
+        max_versions=config.replica.max_versions,
+        now_s=time.time,
+    ) as folder:
+        members = Members(
+            lambda: registry.table, lambda url: ReplicaControl(client, url, control_secret)
+        )
+        timing = Timing(clock, time.time, asyncio.sleep)
+        coordinator = Coordinator(
+            config.cluster.rounds,
+            members,
+            folder,
+            ChildAggregator(),
+            timing,
+            base_model=config.model.served_name,
+            demand=sent.demand,
+            spreader=Spreader(members, folder, timing),
+        )
+        backends = FrontBackends(
+            registry=registry,
+            router=Router(config.cluster.router, Random(config.seed)),
+            sent=sent,
+            clock=clock,
+            rounds=coordinator,
+        )
+        serve(
+            make_front_app(backends, config.server),
+            lambda url: typer.echo(f"collm is ready at {url}"),
+            (follow, coordinator.run),
+            listener,
+        )

@@ -1,0 +1,61 @@
+"""Fine-tuning jobs and their events as tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from collm.cli.figures import number_lines, pairs
+from collm.cli.listing import cell, local_time, table_of
+
+_TIMES = ("created_at", "started_at", "finished_at", "estimated_finish")
+_SAID_ELSEWHERE = ("object", "organization_id", "method")
+"""What other fields, or the command, say already."""
+
+
+def jobs_table(jobs: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a row per job, in the order of the API: newest first."""
+    table = table_of("job", "adapter", "status", "created", "tokens", "latest version")
+    for job in jobs:
+        values = (
+            job["id"],
+            job.get("adapter"),
+            job["status"],
+            local_time(job["created_at"]),
+            _count(job.get("trained_tokens")),
+            job.get("version"),
+        )
+        table.add_row(*map(cell, values))
+    return table
+
+
+def job_rows(job: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return everything that is known of a job, as names and values."""
+    rows: list[tuple[str, Any]] = []
+    for key, value in job.items():
+        if key in _SAID_ELSEWHERE or value in (None, "", {}, []):
+            continue
+        if key in _TIMES:
+            value = local_time(value)
+        elif isinstance(value, Mapping):
+            value = pairs(value)
+        rows.append((key, value))
+    return rows
+
+
+def events_table(events: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a row per event, the latest last, as in a log."""
+    table = table_of("time", "level", "message", "numbers")
+    for event in reversed(events):
+        values = (
+            local_time(event["created_at"]),
+            event["level"],
+            event["message"],
+            "\n".join(number_lines(event.get("data") or {})),
+        )
+        table.add_row(*map(cell, values))
+    return table
+
+
+def _count(number: int | None) -> str | None:
+    return None if number is None else f"{number:,}"

@@ -1,0 +1,1 @@
+"""Several replicas behind one address: who runs, who answers, who learns with whom."""

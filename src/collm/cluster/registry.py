@@ -1,0 +1,215 @@
+"""Which replicas there are, which of them answer, and how they stand."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, NoReturn, Protocol
+
+from collm.clock import Clock
+from collm.cluster.endpoints import Endpoint
+from collm.cluster.endpoints_watch import EndpointsWatch
+from collm.cluster.routing_config import RegistryConfig
+from collm.cluster.sent import Sent
+from collm.cluster.snapshot_json import from_json
+from collm.cluster.table import ReplicaTable
+from collm.errors import CollmError, DataError
+from collm.types import ReplicaSnapshot
+
+_logger = logging.getLogger(__name__)
+
+
+class SnapshotSource(Protocol):
+    """Asks replicas how they stand."""
+
+    async def fetch(self, endpoint: Endpoint) -> object:
+        """Return the parsed JSON of a replica's state; ``OSError`` or ``CollmError`` if none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A replica, as lists and dashboards show it."""
+
+    endpoint: Endpoint
+    is_live: bool
+    """Whether it answers and may be sent requests."""
+    answered_at_s: float | None
+    """When it last did, on the front's clock."""
+    snapshot: ReplicaSnapshot | None
+    """Its latest one, while it is live."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryEvent:
+    """A replica began or ceased to answer."""
+
+    replica_id: str
+    kind: Literal["back", "gone"]
+    """``back`` also when it answers for the first time."""
+
+
+class Registry:
+    """The replicas in the endpoints file, each asked for its snapshot again and again.
+
+    A replica is live from its first answer until it has not answered for ``dead_after_s``, a
+    connection to it failed, or it left the file. Belongs to one event loop.
+
+    Args:
+        source: Asks one replica.
+        sent: The front's book, told of replicas that are gone.
+        clock: Says when snapshots were taken.
+        config: How often and how long to ask.
+    """
+
+    def __init__(
+        self, source: SnapshotSource, sent: Sent, clock: Clock, config: RegistryConfig
+    ) -> None:
+        self._source = source
+        self._sent = sent
+        self._clock = clock
+        self._config = config
+        self._watched: dict[str, _Watched] = {}
+        self._table = ReplicaTable()
+        self._listeners: list[Callable[[RegistryEvent], None]] = []
+
+    @property
+    def table(self) -> ReplicaTable:
+        """The latest snapshot of every live replica; changes in place."""
+        return self._table
+
+    def members(self) -> tuple[Member, ...]:
+        """Return every replica, by id."""
+        return tuple(self._member(self._watched[one]) for one in sorted(self._watched))
+
+    def member(self, replica_id: str) -> Member | None:
+        """Return one replica, if there is one of this id."""
+        watched = self._watched.get(replica_id)
+        return None if watched is None else self._member(watched)
+
+    def subscribe(self, listener: Callable[[RegistryEvent], None]) -> None:
+        """Call ``listener`` at every event, in the event loop; it must not block."""
+        self._listeners.append(listener)
+
+    def adopt(self, endpoints: Iterable[Endpoint]) -> None:
+        """Watch these replicas and no others; one that was restarted has to answer anew."""
+        wanted = {endpoint.replica_id: endpoint for endpoint in endpoints}
+        for replica_id, watched in list(self._watched.items()):
+            if wanted.get(replica_id) != watched.endpoint:
+                self._lose(watched, "replaced" if replica_id in wanted else "no longer listed")
+                watched.cancel()
+                del self._watched[replica_id]
+        for replica_id, endpoint in wanted.items():
+            if replica_id not in self._watched:
+                self._watched[replica_id] = _Watched(endpoint)
+
+    def suspect(self, replica_id: str) -> None:
+        """Take a replica out at once, as when no connection was made, until it answers again."""
+        watched = self._watched.get(replica_id)
+        if watched is not None:
+            watched.suspected_at_s = self._clock.now_s()
+            self._lose(watched, "no connection")
+
+    def expire(self) -> None:
+        """Take out replicas whose silence would reach ``dead_after_s`` before the next look."""
+        limit_s = self._config.dead_after_s - self._config.poll_every_s
+        now_s = self._clock.now_s()
+        for watched in self._watched.values():
+            if now_s - watched.answered_at_s > limit_s:
+                self._lose(watched, "no answer")
+
+    async def refresh(self) -> None:
+        """Ask every replica once, and wait for what they say."""
+        self._ask_all()
+        tasks = [one.task for one in self._watched.values() if one.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+        self.expire()
+
+    async def run(self, watch: EndpointsWatch) -> NoReturn:
+        """Follow the endpoints file and the replicas in it until cancelled."""
+        try:
+            while True:
+                endpoints = watch.read_if_changed()
+                if endpoints is not None:
+                    self.adopt(endpoints)
+                self.expire()
+                self._ask_all()
+                await asyncio.sleep(self._config.poll_every_s)
+        finally:
+            for watched in self._watched.values():
+                watched.cancel()
+
+    def _ask_all(self) -> None:
+        for watched in self._watched.values():
+            if watched.task is None or watched.task.done():
+                watched.task = asyncio.create_task(self._ask(watched))
+
+    async def _ask(self, watched: "_Watched") -> None:
+        asked_at_s = self._clock.now_s()
+        try:
+            async with asyncio.timeout(self._config.timeout_s):
+                value = await self._source.fetch(watched.endpoint)
+            snapshot = from_json(value, url=watched.endpoint.url, taken_at_s=asked_at_s)
+            if snapshot.replica_id != watched.endpoint.replica_id:
+                raise DataError(f"it says that it is {snapshot.replica_id!r}")
+        except (OSError, CollmError) as error:  # a timeout is an OSError
+            watched.complain(error)
+            return
+        if asked_at_s <= watched.suspected_at_s:
+            return  # it may have died since
+        watched.has_complained = False
+        watched.answered_at_s = self._clock.now_s()
+        self._table.put(snapshot)
+        if not watched.is_live:
+            watched.is_live = True
+            self._tell(RegistryEvent(snapshot.replica_id, "back"))
+
+    def _lose(self, watched: "_Watched", reason: str) -> None:
+        if not watched.is_live:
+            return
+        replica_id = watched.endpoint.replica_id
+        watched.is_live = False
+        self._table.drop(replica_id)
+        self._sent.forget(replica_id)
+        _logger.warning("replica %s is gone: %s", replica_id, reason)
+        self._tell(RegistryEvent(replica_id, "gone"))
+
+    def _tell(self, event: RegistryEvent) -> None:
+        for listener in self._listeners:
+            listener(event)
+
+    def _member(self, watched: "_Watched") -> Member:
+        return Member(
+            endpoint=watched.endpoint,
+            is_live=watched.is_live,
+            answered_at_s=None if watched.answered_at_s == -math.inf else watched.answered_at_s,
+            snapshot=self._table.get(watched.endpoint.replica_id),
+        )
+
+
+class _Watched:
+    """What the registry keeps of one endpoint."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.is_live = False
+        self.answered_at_s = -math.inf
+        self.suspected_at_s = -math.inf
+        self.has_complained = False
+        self.task: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+    def complain(self, error: Exception) -> None:
+        """Log the first of a row of failures; silence of a known kind is said by its end."""
+        if not self.has_complained:
+            self.has_complained = True
+            _logger.info(
+                "replica %s: no snapshot: %s",
+                self.endpoint.replica_id,
+                str(error) or type(error).__name__,
+            )

@@ -1,0 +1,54 @@
+"""What the operator may set about federated rounds."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from collm.errors import ConfigError
+from collm.gate.config import GateConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundConfig:
+    """One adapter that the replicas learn together."""
+
+    adapter: str
+    """Name of the adapter; replicas that have a job for it take part."""
+    strategy: Literal["svd", "fedavg"] = "svd"
+    """How updates are combined: exactly and cut to the rank, or by averaging the factors."""
+    rank: int = 16
+    """Rank of the aggregate; at most lora.max_rank."""
+    min_members: int = 2
+    """Replicas that must be live before a round begins."""
+    quorum_share: float = 0.5
+    """Share of a round's members that must bring an update, and that must judge the aggregate."""
+    tokens_per_round: int = 8192
+    """Sample tokens that each member trains on in a round."""
+    deadline_s: float = 120.0
+    """Time after which members report what they have, finished or not."""
+    gate_deadline_s: float = 60.0
+    """Time that members have to judge an aggregate."""
+    interval_s: float = 1.0
+    """Pause between the end of a round and the start of the next."""
+    max_rounds: int | None = None
+    """Rounds, abandoned ones not counted, after which learning together ends; null never ends."""
+    gate: GateConfig = GateConfig(max_samples=128)
+    """When an aggregate replaces what is served; error, min_samples, max_samples and the bounds are
+    used."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("rank", "min_members", "tokens_per_round"):
+            self._check(name, getattr(self, name) >= 1, "1 or more")
+        for name in ("deadline_s", "gate_deadline_s"):
+            value = getattr(self, name)
+            self._check(name, math.isfinite(value) and value > 0.0, "finite and above 0")
+        is_pause = math.isfinite(self.interval_s) and self.interval_s >= 0.0
+        self._check("interval_s", is_pause, "finite and 0 or more")
+        self._check("quorum_share", 0.0 < self.quorum_share <= 1.0, "above 0 and at most 1")
+        is_limit = self.max_rounds is None or self.max_rounds >= 1
+        self._check("max_rounds", is_limit, "1 or more, or null")
+
+    def _check(self, name: str, is_allowed: bool, allowed: str) -> None:
+        if not is_allowed:
+            raise ConfigError(f"rounds.{name} is {getattr(self, name)}; allowed is {allowed}")

@@ -1,0 +1,135 @@
+"""What is decided in a round: who is asked, when to stop waiting, who is behind. Pure functions."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from collm.store.rounds import MemberOutcome, MemberRecord
+from collm.types import ReplicaSnapshot, VersionId
+
+PATIENCE_S = 10.0
+"""How long a silent member is waited for when enough others have reported: about as long as a
+replica that was killed needs to be back."""
+
+GRACE_S = 15.0
+"""Time between the deadline, when members are told to stop, and going on without the rest."""
+
+MAX_STALE_ROUNDS = 2
+"""How many rounds later an update may still be used; an older one says little about the base that
+others have built on since."""
+
+
+class Move(Enum):
+    """What collecting does next."""
+
+    WAIT = auto()
+    HURRY = auto()
+    """Tell who is still training to report what it has."""
+    ENOUGH = auto()
+    """Go on with what there is."""
+    TOO_FEW = auto()
+    """No quorum is possible."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """Where one member of a round stands."""
+
+    outcome: MemberOutcome
+    silent_s: float
+    """Since it last answered, or since collecting began."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may still report."""
+        return self.outcome is MemberOutcome.OPEN
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it seems to be gone."""
+        return self.silent_s >= PATIENCE_S
+
+
+def num_needed(num_members: int, quorum_share: float) -> int:
+    """Return how many of so many members make a quorum; at least one."""
+    return max(1, math.ceil(quorum_share * num_members - 1e-9))  # 0.1 · 30 is 3, not 4
+
+
+def next_move(
+    states: Iterable[MemberState], *, quorum_share: float, left_s: float, grace_s: float
+) -> Move:
+    """Decide how collecting goes on.
+
+    Members that declined do not count: the others' quorum is what a round needs. A silent member is
+    waited for only while it could still matter.
+
+    Args:
+        states: All members of the round.
+        quorum_share: Share of the members that a round needs.
+        left_s: Until the deadline; negative past it.
+        grace_s: From the deadline until nobody is waited for.
+    """
+    states = list(states)
+    num_reported = sum(state.outcome is MemberOutcome.REPORTED for state in states)
+    pending = [state for state in states if state.is_open]
+    num_declined = sum(state.outcome is MemberOutcome.DECLINED for state in states)
+    needed = num_needed(len(states) - num_declined, quorum_share)
+    if num_reported + len(pending) < needed:
+        return Move.TOO_FEW
+    if left_s <= -grace_s:
+        return Move.ENOUGH if num_reported >= needed else Move.TOO_FEW
+    if num_reported >= needed and all(state.is_silent for state in pending):
+        return Move.ENOUGH
+    return Move.HURRY if left_s <= 0.0 else Move.WAIT
+
+
+def newest_updates(parts: Iterable[MemberRecord]) -> tuple[MemberRecord, ...]:
+    """Return each member's newest update, by member, unless an aggregate holds it already.
+
+    A member's later training goes on from the earlier, so its older updates would count twice.
+    """
+    newest: dict[str, MemberRecord] = {}
+    for part in parts:
+        if part.member not in newest or newest[part.member].round < part.round:
+            newest[part.member] = part
+    return tuple(part for _, part in sorted(newest.items()) if part.used_in is None)
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who is asked to take part in a round."""
+
+    members: tuple[str, ...]
+    base_digest: str
+    """Digest of the base model that all of them serve."""
+
+
+def choose_members(
+    snapshots: Mapping[str, ReplicaSnapshot], base_digest: str | None, min_members: int
+) -> Cast | None:
+    """Return the replicas of one base model that are there to stay; ``None`` if too few.
+
+    Args:
+        snapshots: The live replicas.
+        base_digest: The base model that the adapter was made for; ``None`` for a new adapter, which
+            goes to the base that most replicas serve.
+        min_members: Replicas that a round needs.
+    """
+    staying = {name: item for name, item in snapshots.items() if not item.is_draining}
+    if base_digest is None:
+        counts = Counter(item.base_digest for item in staying.values())
+        base_digest = min(counts, key=lambda digest: (-counts[digest], digest), default=None)
+    members = tuple(sorted(name for name, it in staying.items() if it.base_digest == base_digest))
+    if base_digest is None or len(members) < min_members:
+        return None
+    return Cast(members, base_digest)
+
+
+def is_behind(active: VersionId | None, target: VersionId) -> bool:
+    """Return whether a replica that serves ``active`` shall be brought to ``target``.
+
+    A replica's own versions ``NAME@N.replica.k`` go on from federated version N.
+    """
+    return active is None or (active != target and not active.startswith(f"{target}."))

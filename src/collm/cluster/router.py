@@ -1,0 +1,222 @@
+"""Choose the replica for a request: chance to meet the objectives, quality, price of the work."""
+
+import math
+from collections.abc import Collection, Mapping
+from operator import itemgetter
+from random import Random
+
+from collm.cluster.affinity import Cached
+from collm.cluster.prediction import NOT_SERVED, Forecast, Served, predict
+from collm.cluster.routes import Choice, RouteRequest, Turned, TurnedReason
+from collm.cluster.routing_config import RouterConfig
+from collm.cluster.sent import Sent
+from collm.cluster.table import ANY, Pool, ReplicaTable
+from collm.types import VersionId
+
+MAX_CANDIDATES = 8
+
+_NUM_BEST = 2
+"""Candidates for their quality alone."""
+_NUM_DRAWN = 3
+"""Candidates by lot; a second one removes most of the imbalance that chance makes, and further ones
+ever less (Mitzenmacher, IEEE TPDS 12, 2001)."""
+_MAX_DRAWS = 16
+"""Some draws hit candidates again."""
+_TIE_SHARE = 0.02
+"""Values this close, as a share of the quality at stake, are equal: predictions are no finer."""
+_STAY_SHARE = 0.05
+"""The same for a conversation's home, whose cache is lost by moving."""
+_HOME_SHARE = 0.5
+"""A replica that has this share of a prompt is the conversation's home."""
+_NOISE_ERRORS = 2.0
+"""Qualities differ when they are this many standard errors of their difference apart."""
+
+
+class Router:
+    """The fast loop: a choice is a function of the table, the front's book, prices and a seed.
+
+    Args:
+        config: What the operator set.
+        random: Draws candidates.
+    """
+
+    def __init__(self, config: RouterConfig, random: Random) -> None:
+        self._config = config
+        self._random = random
+        self._prices: Mapping[str, float] = {}
+
+    @property
+    def prices(self) -> Mapping[str, float]:
+        """Quality that a second of each replica's work must be worth; 0 where missing."""
+        return self._prices
+
+    @prices.setter
+    def prices(self, prices: Mapping[str, float]) -> None:
+        """Follow a new allocation."""
+        self._prices = dict(prices)
+
+    def choose(
+        self,
+        request: RouteRequest,
+        snapshots: ReplicaTable,
+        sent: Sent,
+        now_s: float,
+        exclude: Collection[str] = (),
+    ) -> Choice | Turned:
+        """Return where a request goes; draws, but changes nothing else.
+
+        A name that no replica serves goes to any of them, whose 404 lists what exists: a replica
+        may also have begun to serve it since its snapshot.
+
+        Args:
+            request: What is asked for.
+            snapshots: Every live replica.
+            sent: What the front sent so far.
+            now_s: The present, on the clock of ``taken_at_s``.
+            exclude: Replicas that the request has failed at.
+        """
+        pool = snapshots.pool(request.model) or snapshots.pool(ANY)
+        cached = sent.cached(request)
+        ids = [] if pool is None else self._candidate_ids(request, pool, sent, cached, exclude)
+        if not ids:
+            return Turned(1.0, TurnedReason.NO_REPLICA)
+        forecasts = self._forecasts(request, ids, snapshots, sent, cached, now_s)
+        num_output = max(request.num_output_tokens_guess, 1)
+        if all(one.overdue_s(num_output) > 0.0 for one in forecasts):
+            least = min(forecasts, key=lambda one: (one.overdue_s(num_output), one.ttft_s))
+            if self._config.rejects_late:
+                return Turned(max(least.overdue_s(num_output), 1.0), TurnedReason.LATE)
+            return _choice(least)
+        home = sent.session_home(request)
+        return _choice(self._most_valuable(forecasts, home))
+
+    def _candidate_ids(
+        self,
+        request: RouteRequest,
+        pool: Pool,
+        sent: Sent,
+        cached: Cached,
+        exclude: Collection[str],
+    ) -> list[str]:
+        """Return all replicas of a small pool, else those that stand out and some by lot."""
+        random, ids = self._random.random, pool.ids
+        num_ids = len(ids)
+        start = int(random() * num_ids)
+        if num_ids <= MAX_CANDIDATES:
+            rotated = (*ids[start:], *ids[:start])  # so that no replica wins all exact ties
+            return [one for one in rotated if one not in exclude]
+        chosen: dict[str, None] = {}
+        known = (sent.session_home(request), *cached.holders, sent.latest(request.model))
+        for one in (*known, *pool.best(_NUM_BEST)):
+            if one is not None and one in pool and one not in exclude:
+                chosen[one] = None
+        most = min(len(chosen) + _NUM_DRAWN, MAX_CANDIDATES)
+        for _ in range(_MAX_DRAWS):
+            if len(chosen) == most:
+                break
+            drawn = ids[int(random() * num_ids)]
+            if drawn not in exclude:
+                chosen[drawn] = None
+        return list(chosen)
+
+    def _forecasts(
+        self,
+        request: RouteRequest,
+        ids: list[str],
+        snapshots: ReplicaTable,
+        sent: Sent,
+        cached: Cached,
+        now_s: float,
+    ) -> list[Forecast]:
+        """Return what is to be expected of each of these replicas."""
+        trust_s = self._config.trust_s
+        # A label names the version itself: its quality is the same wherever it is served.
+        adapter, at, _ = request.model.partition("@")
+        by_label = Served(VersionId(request.model), None, 0.0) if at else None
+        num_bytes, num_output = request.num_prompt_bytes, max(request.num_output_tokens_guess, 1)
+        standing_of, load_of = snapshots.standing, sent.load
+        forecasts = []
+        for replica_id in ids:
+            standing = standing_of(replica_id)
+            served = by_label or standing.adapters.get(adapter, NOT_SERVED)
+            taken_at_s = standing.taken_at_s
+            num_prompt = num_prefill = int(num_bytes * standing.tokens_per_byte) + 1
+            if replica_id in cached.holders and cached.holders[replica_id] == served.version:
+                num_prefill -= int(cached.num_bytes * standing.tokens_per_byte)
+            forecast = predict(
+                standing,
+                load_of(replica_id, taken_at_s, now_s),
+                served,
+                num_prompt,
+                num_prefill,
+                num_output,
+                now_s - taken_at_s - trust_s,
+                trust_s,
+            )
+            forecasts.append(forecast)
+        return forecasts
+
+    def _most_valuable(self, forecasts: list[Forecast], home: str | None) -> Forecast:
+        """Return the best value; among equals the one of the least burden."""
+        qualities = _qualities(forecasts)
+        values = [one.chance * quality for one, quality in zip(forecasts, qualities, strict=True)]
+        if self._prices:
+            for index, one in enumerate(forecasts):
+                price = self._prices.get(one.standing.snapshot.replica_id, 0.0)
+                values[index] -= price * one.work_s
+        best, at_stake = max(values), max(qualities)
+        least_home, least_away = best - _STAY_SHARE * at_stake, best - _TIE_SHARE * at_stake
+        tied = []
+        for one, value in zip(forecasts, values, strict=True):
+            if value >= least_home:
+                is_home = _is_home(one, home)
+                if is_home or value >= least_away:
+                    tied.append((not is_home, _burden_s(one), one))
+        return min(tied, key=itemgetter(0, 1))[2]
+
+
+def _qualities(forecasts: list[Forecast]) -> list[float]:
+    """Return each replica's quality, the best one's for those not surely worse."""
+    known = [one.served.quality for one in forecasts]
+    measured = [quality for quality in known if quality is not None]
+    if not measured:
+        return [1.0] * len(forecasts)
+    best = max(measured)
+    best_noise = forecasts[known.index(best)].served.noise
+    qualities = []
+    for one, quality in zip(forecasts, known, strict=True):
+        if quality is not None and quality != best:
+            noise = math.hypot(one.served.noise, best_noise)
+            if best - quality > _NOISE_ERRORS * noise:
+                qualities.append(quality)
+                continue
+        qualities.append(best)
+    return qualities
+
+
+def _is_home(forecast: Forecast, session_home: str | None) -> bool:
+    if forecast.num_prefill <= (1.0 - _HOME_SHARE) * forecast.num_prompt:
+        return True
+    return session_home is not None and forecast.standing.snapshot.replica_id == session_home
+
+
+def _burden_s(forecast: Forecast) -> float:
+    """Return the time to the first token and for computing the prompt, by which equals are told.
+
+    What a cache saves counts twice, for this request and for the replica's others. That answers
+    are cheaper where others run is left to prices.
+    """
+    return forecast.ttft_s + forecast.standing.prefill_s * forecast.num_prefill
+
+
+def _choice(forecast: Forecast) -> Choice:
+    return Choice(
+        replica_id=forecast.standing.snapshot.replica_id,
+        ttft_s=forecast.ttft_s,
+        tpot_s=forecast.tpot_s,
+        chance=forecast.chance,
+        claimed_ttft_s=forecast.claimed_ttft_s,
+        num_prompt_tokens=forecast.num_prompt,
+        num_prefill_tokens=forecast.num_prefill,
+        version=forecast.served.version,
+    )

@@ -1,0 +1,189 @@
+"""Making replicas serve a version: all at once after a round, and later whoever comes back."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from collm.cluster.client import ADAPTER_CONFIG, ADAPTER_WEIGHTS, AdapterFiles, MemberControl
+from collm.cluster.members import Members
+from collm.cluster.round_rules import is_behind
+from collm.cluster.timing import Timing
+from collm.errors import CollmError, StateError, UnknownObjectError
+from collm.store.front_folder import FrontFolder
+from collm.store.versions import PublishedVersion
+from collm.types import VersionId
+
+_log = logging.getLogger(__name__)
+_WITHIN_S = 2.0
+"""Time that a promotion has to reach every live replica before it is called partial."""
+_BUSY_S = 0.1
+_RETRY_S = 2.0
+"""Time until a replica that could not be brought up to date is tried again."""
+_BRING_S = 60.0
+"""Longest that one replica may keep others from catching up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How far a promotion got in its time."""
+
+    reached: tuple[str, ...]
+    """Replicas that serve the version."""
+    missed: Mapping[str, str]
+    """Why others do not, by replica; they catch up later."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether a live replica does not serve the version yet."""
+        return bool(self.missed) or not self.reached
+
+    def numbers(self) -> dict[str, Any]:
+        """Return what the journal records, as plain JSON values."""
+        return {
+            "reached": list(self.reached),
+            "missed": dict(self.missed),
+            "is_partial": self.is_partial,
+        }
+
+
+class Spreader:
+    """Brings versions to replicas; every step may be repeated."""
+
+    def __init__(
+        self,
+        members: Members,
+        folder: FrontFolder,
+        timing: Timing,
+        *,
+        within_s: float = _WITHIN_S,
+    ) -> None:
+        """Bring the versions in ``folder`` to ``members``, in ``within_s`` seconds at most."""
+        self._members = members
+        self._folder = folder
+        self._timing = timing
+        self._within_s = within_s
+
+    async def spread(self, version: VersionId, reason: str, numbers: Mapping[str, Any]) -> Spread:
+        """Promote a version on every live replica of its base model."""
+        base_digest = self._folder.versions.get(version).base_digest
+        tasks = {
+            replica_id: asyncio.create_task(self.bring(replica_id, version, reason, numbers))
+            for replica_id, snapshot in sorted(self._members.live().items())
+            if snapshot.base_digest == base_digest
+        }
+        if tasks:
+            try:
+                await asyncio.wait(tasks.values(), timeout=self._within_s)
+            finally:
+                late = {replica_id for replica_id, task in tasks.items() if task.cancel()}
+                await asyncio.gather(*tasks.values(), return_exceptions=True)
+        missed = {}
+        for replica_id, task in tasks.items():
+            if replica_id in late or task.cancelled():
+                missed[replica_id] = f"it did not promote within {self._within_s:g} s"
+            elif (error := task.exception()) is not None:
+                missed[replica_id] = str(error)
+        reached = tuple(replica_id for replica_id in tasks if replica_id not in missed)
+        _log.info("%s is served by %s; missed: %s", version, ", ".join(reached) or "none", missed)
+        return Spread(reached, missed)
+
+    async def bring(
+        self, replica_id: str, version: VersionId, reason: str, numbers: Mapping[str, Any]
+    ) -> None:
+        """Make one replica serve a version, sending it if the replica does not have it.
+
+        A replica that cannot do it yet, such as in the middle of another promotion, is asked until
+        it can: give this a time limit.
+
+        Raises:
+            CollmError: It does not answer, or refuses.
+        """
+        control = self._members.control(replica_id)
+        is_sent = False
+        while True:
+            try:
+                await control.promote(version, reason, numbers)
+                return
+            except UnknownObjectError:
+                if is_sent:
+                    raise
+                await self.publish(control, version)
+                is_sent = True
+            except StateError as error:
+                _log.info("%s cannot promote %s yet: %s", replica_id, version, error)
+                await self._timing.sleep(_BUSY_S)
+
+    async def publish(self, control: MemberControl, version: VersionId) -> None:
+        """Send a version to a replica, without promoting it."""
+        published = self._folder.versions.get(version)
+        files = await asyncio.to_thread(_read, published)
+        await control.publish(version, files, published.metadata)
+
+
+class CatchUp:
+    """Brings replicas that come back, or that a promotion missed, to the active versions.
+
+    A replica is brought to a version once. What is done with it there afterwards, such as a
+    rollback on that replica alone, stays until it comes back anew or another version is promoted.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        folder: FrontFolder,
+        spreader: Spreader,
+        timing: Timing,
+        *,
+        is_promoting: Callable[[str], bool],
+    ) -> None:
+        """Watch ``members``, except for adapters whose active version ``is_promoting`` now."""
+        self._is_promoting = is_promoting
+        self._members = members
+        self._folder = folder
+        self._spreader = spreader
+        self._timing = timing
+        self._settled: set[tuple[str, VersionId]] = set()
+        self._not_before_s: dict[str, float] = {}
+
+    async def look(self) -> None:
+        """Bring everyone who is behind up to date; who cannot be now is tried again later."""
+        live = self._members.live()
+        targets = {
+            adapter: self._folder.versions.get(version)
+            for adapter, version in self._folder.decisions.active().items()
+            if not self._is_promoting(adapter)
+        }
+        wanted = {
+            (replica_id, target.version)
+            for replica_id, snapshot in live.items()
+            for target in targets.values()
+            if snapshot.base_digest == target.base_digest
+        }
+        self._settled &= wanted  # who went away is looked at anew when it is back
+        now_s = self._timing.clock.now_s()
+        for replica_id, version in sorted(wanted - self._settled):
+            active = live[replica_id].active.get(version.partition("@")[0])
+            if not is_behind(active, version):
+                self._settled.add((replica_id, version))
+            elif now_s >= self._not_before_s.get(replica_id, now_s):
+                await self._bring(replica_id, version)
+
+    async def _bring(self, replica_id: str, version: VersionId) -> None:
+        try:
+            async with asyncio.timeout(_BRING_S):
+                await self._spreader.bring(replica_id, version, "caught up", {})
+        except (CollmError, TimeoutError) as error:
+            _log.warning("%s cannot catch up with %s yet: %s", replica_id, version, error)
+            self._not_before_s[replica_id] = self._timing.clock.now_s() + _RETRY_S
+        else:
+            _log.info("%s caught up with %s", replica_id, version)
+            self._settled.add((replica_id, version))
+
+
+def _read(published: PublishedVersion) -> AdapterFiles:
+    return AdapterFiles(
+        config=(published.folder / ADAPTER_CONFIG).read_bytes(),
+        weights=(published.folder / ADAPTER_WEIGHTS).read_bytes(),
+    )

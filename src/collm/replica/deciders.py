@@ -1,0 +1,80 @@
+"""Who decides about jobs and versions in the step loop's thread, wired to each other."""
+
+from dataclasses import dataclass
+
+from collm.clock import Clock
+from collm.lora.store import AdapterStore
+from collm.metrics.exporter import ReplicaMetrics
+from collm.replica.archive import Archive
+from collm.replica.board import Board
+from collm.replica.jobs import JobDesk
+from collm.replica.learner import Learner
+from collm.replica.promotions import Promotions
+from collm.replica.swap import Swap
+from collm.replica.version_desk import VersionDesk
+from collm.training.trainer import Trainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionLimits:
+    """Times that decisions keep to, from the configuration."""
+
+    min_promotion_interval_s: float
+    slot_wait_s: float
+    checkpoint_interval_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deciders:
+    """Used by the step loop's thread alone, once it runs."""
+
+    jobs: JobDesk
+    learner: Learner
+    versions: VersionDesk
+
+
+def build_deciders(
+    trainer: Trainer,
+    adapters: AdapterStore,
+    archive: Archive,
+    metrics: ReplicaMetrics,
+    board: Board,
+    clock: Clock,
+    limits: DecisionLimits,
+) -> Deciders:
+    """Make them; a swap reaches training first, then the board, then whoever asked for it."""
+    jobs = JobDesk(trainer, adapters, archive, metrics, board.refresh)
+
+    def on_swap(swap: Swap) -> None:
+        jobs.follow(swap)
+        board.refresh()
+
+    promotions = Promotions(
+        adapters,
+        archive,
+        metrics,
+        clock,
+        on_swap=on_swap,
+        min_interval_s=limits.min_promotion_interval_s,
+        slot_wait_s=limits.slot_wait_s,
+    )
+    versions = VersionDesk(
+        promotions,
+        adapters,
+        archive,
+        metrics,
+        is_training=jobs.is_training,
+        on_swap=on_swap,
+        on_change=board.refresh,
+    )
+    learner = Learner(
+        trainer,
+        jobs,
+        promotions,
+        adapters,
+        archive,
+        clock,
+        on_regression=versions.regressed,
+        checkpoint_interval_s=limits.checkpoint_interval_s,
+    )
+    return Deciders(jobs=jobs, learner=learner, versions=versions)

@@ -1,0 +1,306 @@
+"""The jobs that train here, and what their rows in the data folder say; loop thread only."""
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from collm.errors import StateError
+from collm.lora.store import AdapterStore
+from collm.metrics.exporter import ReplicaMetrics
+from collm.replica.archive import Archive
+from collm.replica.inbox import AddJob, CancelJob, PauseJob, ResumeJob, tell
+from collm.replica.swap import Cause, Swap
+from collm.store.data_folder import DataFolder
+from collm.store.jobs import EventKind, EventLevel, JobRecord, JobStatus
+from collm.training.events import TrainReport
+from collm.training.trainer import Trainer
+from collm.types import VersionId
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What is known of one adapter's learning; outlives its job, for people to see."""
+
+    job_id: str
+    num_trained_tokens: int
+    """Over all the job's lives."""
+    status: JobStatus = JobStatus.RUNNING
+    step: int = 0
+    num_tokens: int = 0
+    num_samples: int = 0
+    loss: float | None = None
+    held_out_loss: float | None = None
+    active_loss: float | None = None
+    num_skipped: int = 0
+    result: VersionId | None = None
+    error: str | None = None
+    """Why the adapter learns no more."""
+
+
+class JobDesk:
+    """Owns which jobs train, and writes what becomes of them.
+
+    Args:
+        trainer: Trains them.
+        adapters: Names of adapters that learn can be asked for before their first version.
+        archive: Writes rows.
+        metrics: Counts steps.
+        on_change: Called when a job came, rests or ended, before whoever asked for it is told.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        adapters: AdapterStore,
+        archive: Archive,
+        metrics: ReplicaMetrics,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._trainer = trainer
+        self._adapters = adapters
+        self._archive = archive
+        self._metrics = metrics
+        self._on_change = on_change
+        self._progress: dict[str, _Progress] = {}
+        self._finishing: set[str] = set()
+
+    def is_training(self, adapter: str) -> bool:
+        """Return whether an adapter has a job, paused ones included."""
+        return adapter in self._trainer.adapters
+
+    def has(self, adapter: str, job_id: str) -> bool:
+        """Return whether this is the adapter's job."""
+        return self.is_training(adapter) and self._progress[adapter].job_id == job_id
+
+    @property
+    def finishing(self) -> tuple[str, ...]:
+        """Adapters whose jobs took all their steps and wait for ``finish``."""
+        return tuple(self._finishing)
+
+    def job_id(self, adapter: str) -> str:
+        """Return the id of the adapter's job, or of its last one."""
+        return self._progress[adapter].job_id
+
+    def add(self, message: AddJob) -> None:
+        """Train a job from now on, from what is served now if that changed since it was built."""
+        record, job = message.record, message.job
+        adapter = record.adapter
+        self._adapters.announce(adapter)
+        self._trainer.add(job)
+        is_paused = record.status is JobStatus.PAUSED
+        self._progress[adapter] = progress = _Progress(
+            record.job_id,
+            record.num_trained_tokens,
+            status=JobStatus.PAUSED if is_paused else JobStatus.RUNNING,
+            step=job.num_steps,
+            result=record.result,
+        )
+        active = self._adapters.active(adapter)
+        if active is not None and active != message.base:
+            state = self._adapters.state(active)
+            self._redirect(adapter, lambda: self._trainer.reset(adapter, state))
+        if is_paused:
+            self._trainer.pause(adapter)
+        else:
+            self._change(progress, status=JobStatus.RUNNING)
+        self._on_change()
+        begins = f"goes on at step {job.num_steps}" if job.num_steps else "begins"
+        self.note(adapter, "info", f"training {begins}")
+
+    def cancel(self, message: CancelJob) -> None:
+        """End a job before its time; the reply comes when that is on disk."""
+        assert self.has(message.adapter, message.job_id)
+        self._end(message.adapter, JobStatus.CANCELLED, reply=message.reply)
+
+    def cancel_unstarted(self, message: CancelJob) -> None:
+        """End a job that does not train here, unless it has ended; the reply comes then."""
+        self._archive.write(
+            lambda data: data.jobs.change(message.job_id, status=JobStatus.CANCELLED),
+            lambda outcome: tell(message.reply, outcome),
+        )
+
+    def pause(self, message: PauseJob) -> None:
+        """Let a job rest; the reply comes when that is on disk."""
+        self._set_status(message, JobStatus.PAUSED, self._trainer.pause)
+
+    def resume(self, message: ResumeJob) -> None:
+        """Let a job that rests go on; the reply comes when that is on disk."""
+        self._set_status(message, JobStatus.RUNNING, self._trainer.resume)
+
+    def count_step(self, report: TrainReport) -> None:
+        """Count an optimizer step."""
+        progress = self._progress[report.adapter]
+        progress.step = report.step
+        progress.num_tokens += report.num_tokens
+        progress.num_trained_tokens += report.num_tokens
+        progress.num_samples += report.num_samples
+        progress.loss = report.loss
+        if report.was_skipped:
+            progress.num_skipped += 1
+            _log.warning("%s: step %d had a non-finite gradient", report.adapter, report.step)
+        self._metrics.training_step(report.adapter, report.num_tokens, report.loss)
+
+    def measured(self, adapter: str, loss: float, active_loss: float) -> None:
+        """Note the held-out losses of the shadow and of what is served."""
+        progress = self._progress[adapter]
+        progress.held_out_loss, progress.active_loss = loss, active_loss
+        self._metrics.held_out(adapter, loss)
+
+    def save_progress(self, adapter: str) -> None:
+        """Write how far a job is, as its checkpoint has it."""
+        progress = self._progress[adapter]
+        self._change(progress, num_trained_tokens=progress.num_trained_tokens)
+
+    def note(
+        self,
+        adapter: str,
+        level: EventLevel,
+        text: str,
+        kind: EventKind = "message",
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write an event of the adapter's job."""
+        job_id = self._progress[adapter].job_id
+        self._archive.write(lambda store: store.jobs.add_event(job_id, level, text, kind, data))
+
+    def follow(self, swap: Swap) -> None:
+        """Let training go on from what is served now; if it cannot, serving goes on alone."""
+        adapter = swap.adapter
+        if not self.is_training(adapter):
+            return
+        match swap.cause:
+            case Cause.LEARNED:
+                self._learned(swap)
+            case Cause.BROUGHT:
+                self._redirect(
+                    adapter,
+                    lambda: self._trainer.rebase(adapter, swap.previous_state, swap.state),
+                )
+            case Cause.RETURNED:
+                self._redirect(adapter, lambda: self._trainer.reset(adapter, swap.state))
+        text = f"{swap.version} is active ({swap.cause.value}); before: {swap.previous or 'none'}"
+        self.note(adapter, "info", text)
+
+    def begin_finish(self, adapter: str) -> None:
+        """Note that a job took all its steps; what it found better may still be on its way."""
+        self._finishing.add(adapter)
+
+    def finish(self, adapter: str) -> None:
+        """End a job that took all its steps."""
+        self._end(adapter, JobStatus.SUCCEEDED)
+
+    def fail(self, adapter: str, error: Exception) -> None:
+        """Go on without an adapter's training; what it has published stays."""
+        _log.error("training of %s failed and has ended", adapter, exc_info=error)
+        text = f"{type(error).__name__}: {error}"
+        self._progress[adapter].error = text
+        self.note(adapter, "error", text)
+        self._end(adapter, JobStatus.FAILED, error={"code": "training_failed", "message": text})
+
+    def snapshot(self) -> dict[str, dict[str, object]]:
+        """Return each adapter's progress, ready for JSON."""
+        return {
+            adapter: {
+                "job": progress.job_id,
+                "status": str(progress.status),
+                "step": progress.step,
+                "training_tokens": progress.num_tokens,
+                "training_samples": progress.num_samples,
+                "training_loss": _finite(progress.loss),
+                "held_out_loss": _finite(progress.held_out_loss),
+                "active_held_out_loss": _finite(progress.active_loss),
+                "skipped_steps": progress.num_skipped,
+                "error": progress.error,
+            }
+            for adapter, progress in self._progress.items()
+        }
+
+    def _learned(self, swap: Swap) -> None:
+        """Write the checkpoint that a promoted copy of the shadow is, and watch it from now on."""
+        progress = self._progress[swap.adapter]
+        progress.result = swap.version
+        numbers = dict(swap.numbers)
+        step = int(numbers.get("step", progress.step))
+        job_id, version = progress.job_id, swap.version
+        metrics = {"full_valid_loss": numbers.get("candidate_loss"), **numbers}
+        if progress.loss is not None:
+            metrics["train_loss"] = progress.loss
+        self._archive.write(lambda data: data.jobs.add_checkpoint(job_id, version, step, metrics))
+        self._change(progress, result=version)
+        self._redirect(
+            swap.adapter,
+            lambda: self._trainer.promoted(
+                swap.adapter, version, swap.state, swap.previous, swap.previous_state
+            ),
+        )
+
+    def _redirect(self, adapter: str, change: Callable[[], None]) -> None:
+        try:
+            change()
+        except Exception as error:
+            self.fail(adapter, error)
+
+    def _set_status(
+        self,
+        message: PauseJob | ResumeJob,
+        status: JobStatus,
+        act: Callable[[str], None],
+    ) -> None:
+        adapter = message.adapter
+        if not self.has(adapter, message.job_id):
+            text = f"job {message.job_id} is not being trained"
+            tell(message.reply, StateError(text, code="job_not_running"))
+            return
+        act(adapter)
+        progress = self._progress[adapter]
+        progress.status = status
+        self._on_change()
+        self.note(adapter, "info", f"the job is {status}")
+        self._change(progress, message.reply, status=status)
+
+    def _end(
+        self,
+        adapter: str,
+        status: JobStatus,
+        *,
+        error: Mapping[str, Any] | None = None,
+        reply: "Future[JobRecord] | None" = None,
+    ) -> None:
+        progress = self._progress[adapter]
+        progress.status = status
+        self._finishing.discard(adapter)
+        self._trainer.remove(adapter)
+        self._adapters.retract(adapter)
+        self._on_change()
+        self.note(adapter, "info", f"the job has {_ENDED[status]} at step {progress.step}")
+        tokens = progress.num_trained_tokens
+        self._change(progress, reply, status=status, num_trained_tokens=tokens, error=error)
+        # Marked with the job's id, it would not be taken up by another; it is of no use any more.
+        self._archive.write(lambda data: data.checkpoints.discard(adapter))
+
+    def _change(
+        self, progress: _Progress, reply: "Future[JobRecord] | None" = None, **changes: Any
+    ) -> None:
+        job_id = progress.job_id
+
+        def action(data: DataFolder) -> JobRecord:
+            return data.jobs.change(job_id, **changes)
+
+        self._archive.write(action, lambda outcome: tell(reply, outcome))
+
+
+_ENDED = {
+    JobStatus.SUCCEEDED: "succeeded",
+    JobStatus.FAILED: "failed",
+    JobStatus.CANCELLED: "been cancelled",
+}
+
+
+def _finite(loss: float | None) -> float | None:
+    """Return a loss as JSON can carry it."""
+    return loss if loss is not None and math.isfinite(loss) else None

@@ -1,0 +1,109 @@
+"""What learns: versions and jobs taken up from the data folder, and who decides about them."""
+
+from dataclasses import dataclass
+
+from collm.clock import Clock
+from collm.metrics.exporter import ReplicaMetrics
+from collm.model.checkpoint import Checkpoint
+from collm.replica.archive import Archive
+from collm.replica.board import Board
+from collm.replica.deciders import DecisionLimits, build_deciders
+from collm.replica.engine_parts import EngineParts
+from collm.replica.inbox import Inbox
+from collm.replica.job_builder import JobBuilder, conversation_of
+from collm.replica.learner import Learner
+from collm.replica.library import Library
+from collm.replica.restore import restore_jobs, restore_versions, update_configured_jobs
+from collm.replica.retention import Retention
+from collm.replica.settings import ReplicaSettings, SampleSets
+from collm.replica.version_desk import VersionDesk
+from collm.replica.writer import Writer
+from collm.store.data_folder import DataFolder
+from collm.training.samples import prepare_general
+from collm.training.trainer import Trainer
+
+_UPKEEP_INTERVAL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskParts:
+    """Who reads and writes the data folder."""
+
+    data: DataFolder
+    library: Library
+    writer: Writer
+    archive: Archive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningParts:
+    """Who decides about jobs and versions."""
+
+    trainer: Trainer
+    learner: Learner
+    versions: VersionDesk
+    builder: JobBuilder
+
+
+def build_disk(
+    data: DataFolder, checkpoint: Checkpoint, settings: ReplicaSettings, inbox: Inbox
+) -> DiskParts:
+    """Make what reads and writes the data folder."""
+    library = Library(data.versions, checkpoint.spec, settings.base_model, checkpoint.digest)
+    writer = Writer(Retention(data, inbox, settings.replica).sweep, _UPKEEP_INTERVAL_S)
+    archive = Archive(data, library, inbox, writer)
+    return DiskParts(data=data, library=library, writer=writer, archive=archive)
+
+
+def build_learning(
+    engine: EngineParts,
+    disk: DiskParts,
+    settings: ReplicaSettings,
+    samples: SampleSets,
+    metrics: ReplicaMetrics,
+    board: Board,
+    clock: Clock,
+) -> LearningParts:
+    """Take up versions and jobs, and make what decides about them.
+
+    Raises:
+        ConfigError, DataError: A job of the configuration file cannot be trained.
+    """
+    restore_versions(engine.adapters, disk.data, disk.library, metrics)
+    trainer = Trainer((), clock)
+    limits = DecisionLimits(
+        min_promotion_interval_s=settings.replica.min_promotion_interval_s,
+        slot_wait_s=settings.replica.slot_wait_s,
+        checkpoint_interval_s=settings.training.checkpoint_interval_s,
+    )
+    deciders = build_deciders(trainer, engine.adapters, disk.archive, metrics, board, clock, limits)
+    builder = _builder(engine, disk, settings, samples)
+    update_configured_jobs(disk.data, settings.training.jobs)
+    restore_jobs(deciders.jobs, builder, disk.data)
+    return LearningParts(
+        trainer=trainer,
+        learner=deciders.learner,
+        versions=deciders.versions,
+        builder=builder,
+    )
+
+
+def _builder(
+    engine: EngineParts, disk: DiskParts, settings: ReplicaSettings, samples: SampleSets
+) -> JobBuilder:
+    general = prepare_general(
+        [conversation_of(sample) for sample in samples.general],
+        engine.tokenizer,
+        max_samples=settings.training.max_general,
+    )
+    return JobBuilder(
+        decoder=engine.decoder,
+        tokenizer=engine.tokenizer,
+        data=disk.data,
+        library=disk.library,
+        datasets=samples.by_name,
+        general=general,
+        training=settings.training,
+        sizes=engine.pacing.quantum_cost,
+        max_quantum_s=settings.pacing.max_quantum_s,
+    )

@@ -1,0 +1,141 @@
+"""What the data folder says was going on when the process last ended, taken up again."""
+
+import logging
+from collections.abc import Sequence
+
+from collm.errors import AdapterError, ConfigError
+from collm.lora.store import AdapterStore
+from collm.metrics.exporter import ReplicaMetrics
+from collm.replica.courtesy import Courtesy
+from collm.replica.fine_tuning import fail_job
+from collm.replica.inbox import AddJob
+from collm.replica.job_builder import JobBuilder
+from collm.replica.job_settings import configured_settings
+from collm.replica.jobs import JobDesk
+from collm.replica.library import Library
+from collm.store.data_folder import DataFolder
+from collm.store.jobs import JobRecord, JobStatus
+from collm.training.config import JobConfig
+from collm.types import VersionId
+
+_log = logging.getLogger(__name__)
+_LEFT = "left_configuration"
+"""Code of the error of a job that the configuration file names no longer."""
+
+
+def restore_versions(
+    adapters: AdapterStore, data: DataFolder, library: Library, metrics: ReplicaMetrics
+) -> None:
+    """Serve what was active, then what was pinned, and hold what could be rolled back to."""
+    held, active = data.decisions.held(), data.decisions.active()
+    for num_done, (adapter, version) in enumerate(active.items()):
+        num_needed = len(active) - num_done
+        if adapter in held and adapters.num_free_slots > num_needed:
+            _restore(adapters, library, adapter, held[adapter])
+        _restore(adapters, library, adapter, version)
+        if (serving := adapters.active(adapter)) is not None:
+            metrics.promoted(adapter, serving)
+    for version in data.pins.all():
+        _keep(adapters, library, version)
+
+
+def _restore(adapters: AdapterStore, library: Library, adapter: str, version: VersionId) -> None:
+    try:
+        published, state = library.load(version)
+        metadata, digest = dict(published.metadata), published.digest
+        if not adapters.try_stage(adapter, version, state, metadata, digest):
+            raise AdapterError("no slot is free; raise lora.num_slots")
+        adapters.promote(version)
+    except AdapterError as error:
+        serving = adapters.active(adapter) or "nothing"
+        _log.error("%s is not served, %s in its place: %s", version, serving, error)
+
+
+def _keep(adapters: AdapterStore, library: Library, version: VersionId) -> None:
+    try:
+        published, state = library.load(version)
+        metadata, digest = dict(published.metadata), published.digest
+        if not adapters.try_keep(published.adapter, version, state, metadata, digest):
+            raise AdapterError("no slot is free; raise lora.num_slots")
+    except AdapterError as error:
+        _log.error("%s is pinned and not served: %s", version, error)
+
+
+def restore_jobs(jobs: JobDesk, builder: JobBuilder, data: DataFolder) -> None:
+    """Let every job that has not ended train on, paused ones after a while.
+
+    Raises:
+        ConfigError, DataError: A job of the configuration file cannot be trained; one of a client
+            fails alone.
+    """
+    courtesy = Courtesy(is_busy=lambda: False)
+    for record in data.jobs.unfinished():
+        try:
+            built = builder.build(record, courtesy)
+        except Exception as error:
+            if record.is_configured:
+                raise
+            _log.exception("job %s cannot be trained", record.job_id)
+            fail_job(data, record, error)
+        else:
+            jobs.add(AddJob(job=built.job, record=record, base=built.base))
+
+
+def update_configured_jobs(data: DataFolder, configs: Sequence[JobConfig]) -> None:
+    """Make the rows of jobs agree with the configuration file.
+
+    A configured job that ended by itself, or was cancelled, stays so unless its settings change.
+
+    Raises:
+        ConfigError: A job of a client trains an adapter that the file names.
+    """
+    names = {config.adapter for config in configs}
+    unfinished = {record.adapter: record for record in data.jobs.unfinished()}
+    for record in unfinished.values():
+        if record.is_configured and record.adapter not in names:
+            error = {"code": _LEFT, "message": "it is no longer in training.jobs", "param": None}
+            data.jobs.change(record.job_id, status=JobStatus.CANCELLED, error=error)
+            data.checkpoints.discard(record.adapter)
+    for config in configs:
+        _update(data, config, unfinished.get(config.adapter))
+
+
+def _update(data: DataFolder, config: JobConfig, record: JobRecord | None) -> None:
+    settings = configured_settings(config)
+    if record is not None:
+        if not record.is_configured:
+            raise ConfigError(
+                f"training.jobs names {config.adapter!r}, which job {record.job_id} of a client "
+                "trains; leave it out, or cancel that job first"
+            )
+        data.jobs.change(record.job_id, settings=settings)
+        return
+    last = _last_configured(data, config.adapter)
+    if last is not None and last.settings == settings and _stays_ended(last):
+        _log.info("job %s of %s has %s", last.job_id, config.adapter, last.status)
+        return
+    is_endless = config.total_steps is None and config.num_epochs is None
+    data.jobs.add(
+        adapter=config.adapter,
+        settings=settings,
+        is_continuous=is_endless,
+        is_configured=True,
+        status=JobStatus.QUEUED,
+    )
+
+
+def _stays_ended(record: JobRecord) -> bool:
+    has_left = (record.error or {}).get("code") == _LEFT
+    return record.status is not JobStatus.FAILED and not has_left
+
+
+def _last_configured(data: DataFolder, adapter: str) -> JobRecord | None:
+    after: str | None = None
+    while True:
+        page = data.jobs.list(after=after, limit=100)
+        for record in page.items:
+            if record.is_configured and record.adapter == adapter:
+                return record
+        if not page.has_more:
+            return None
+        after = page.items[-1].job_id

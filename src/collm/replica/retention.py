@@ -1,0 +1,29 @@
+"""How long answers and feedback are kept."""
+
+from collm.replica.config import ReplicaConfig
+from collm.replica.inbox import Inbox, RemoveSample
+from collm.store.data_folder import DataFolder
+
+_DAY_S = 86_400.0
+
+
+class Retention:
+    """Drops what is old or too much, from disk and from training; the writing thread's upkeep."""
+
+    def __init__(self, data: DataFolder, inbox: Inbox, config: ReplicaConfig) -> None:
+        """Keep ``data`` within the limits of ``config``."""
+        self._data = data
+        self._inbox = inbox
+        self._config = config
+
+    def sweep(self) -> None:
+        """Drop what is beyond the limits now."""
+        config, data = self._config, self._data
+        data.responses.prune(config.max_responses, config.response_days * _DAY_S)
+        # Only an adapter with a version can have answered.
+        for adapter in {published.adapter for published in data.versions.published()}:
+            dropped = data.feedback.prune(
+                adapter, config.max_feedback_samples, config.feedback_days * _DAY_S
+            )
+            for feedback_id in dropped:
+                self._inbox.put(RemoveSample(adapter, feedback_id))

@@ -1,0 +1,52 @@
+"""What the front's routes act on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from collm.clock import Clock
+from collm.cluster.registry import Registry
+from collm.cluster.router import Router
+from collm.cluster.sent import Sent
+from collm.cluster.spreading import Spread
+from collm.errors import UnknownAdapterError
+
+
+class Rounds(Protocol):
+    """Learning together, as the routes see it; ``cluster.coordinator.Coordinator`` fits."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Return how each adapter that is learned together stands, ready for JSON.
+
+        An entry has the ``active`` version, ``None`` before the first, and the latest ``rounds``.
+        """
+        ...
+
+    async def roll_back(self, adapter: str) -> Spread:
+        """Return an adapter to the version before, everywhere; raises ``UnknownAdapterError``."""
+        ...
+
+
+class NoRounds:
+    """Nothing is learned together."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Return no adapter."""
+        return {}
+
+    async def roll_back(self, adapter: str) -> Spread:
+        """Raise ``UnknownAdapterError``."""
+        raise UnknownAdapterError(f"adapter {adapter!r} is not learned together")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontBackends:
+    """Everything that the routes of one front act on."""
+
+    registry: Registry
+    router: Router
+    sent: Sent
+    """The book that the registry was given as well."""
+    clock: Clock
+    """The registry's."""
+    rounds: Rounds

@@ -1,0 +1,82 @@
+"""What every route of one front shares."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from fastapi import Request
+
+from collm.clock import Clock
+from collm.cluster.registry import Registry
+from collm.server.config import ServerConfig
+from collm.server.front.backends import FrontBackends
+from collm.server.front.calls import Call
+from collm.server.front.errors import NoReplicaError, NotReachedError
+from collm.server.front.metrics import FrontMetrics
+from collm.server.front.pool import ConnectionPool, Exchange
+
+
+@dataclass(slots=True, kw_only=True)
+class Front:
+    """What the routes act on, the HTTP settings, and the calls under way."""
+
+    backends: FrontBackends
+    config: ServerConfig
+    pool: ConnectionPool = field(init=False)
+    """Connections to the replicas."""
+    metrics: FrontMetrics = field(default_factory=FrontMetrics)
+    num_open: int = 0
+    """Answers under way."""
+    is_ending: bool = False
+    """Whether answers are ended because the front stops."""
+
+    def __post_init__(self) -> None:
+        self.pool = ConnectionPool(self.backends.clock)
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the snapshots."""
+        return self.backends.clock
+
+    @property
+    def registry(self) -> Registry:
+        """The replicas there are."""
+        return self.backends.registry
+
+    @contextmanager
+    def open_call(self) -> Iterator[None]:
+        """Count an answer as under way."""
+        self.num_open += 1
+        try:
+            yield
+        finally:
+            self.num_open -= 1
+
+    async def start(self, replica_id: str, call: Call) -> Exchange:
+        """Send a call to a replica and wait for the head of its answer.
+
+        Raises:
+            NoReplicaError: There is no such replica.
+            NotReachedError: It cannot be connected to, and gets no requests until it answers again.
+            UpstreamError: It went before it answered.
+        """
+        member = self.registry.member(replica_id)
+        if member is None:
+            raise NoReplicaError(f"There is no replica '{replica_id}'.")
+        try:
+            return await self.pool.start(member.endpoint.url, call)
+        except NotReachedError:
+            self.registry.suspect(replica_id)
+            raise
+
+    def end_open(self) -> None:
+        """End every answer under way, each with words that say why."""
+        self.is_ending = True
+        self.pool.cut_all()
+
+
+def front_of(request: Request) -> Front:
+    """Return the front that the request's app was made for."""
+    front = request.app.state.front
+    assert isinstance(front, Front)
+    return front

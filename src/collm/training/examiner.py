@@ -1,0 +1,245 @@
+"""Trials of a shadow against what is served, on held-out samples, within an allowance."""
+
+import math
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from collm.gate.allowance import Allowance
+from collm.gate.config import GENERAL, GateConfig
+from collm.gate.rotation import Rotation
+from collm.gate.trial import PairedLoss, Trial, TrialReport, Verdict
+from collm.lora.state import AdapterState
+from collm.pacing.quanta import Quantum
+from collm.training.corpus import Corpus
+from collm.training.measuring import Meter
+from collm.training.microbatch import MicroBatch, pack
+from collm.training.passes import Operand
+from collm.training.samples import TokenSample
+
+_BASELINE_TRIALS = 2
+"""What is served is measured on as many samples as this many shortest trials need: enough for a
+first figure, and soon over."""
+
+_PADDING = 8
+"""One row in so many is allowed for filling micro-batches up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What is served, measured by itself."""
+
+    loss: float
+    """Mean over the adapter's own samples of nats per supervised token; infinite if broken."""
+    num_samples: int
+
+
+class Examiner:
+    """Owns what is known of the served version's losses, and what comparing may cost.
+
+    Args:
+        config: The gate's.
+        corpus: Holds the held-out samples, which may change between two micro-batches.
+        meter: Measures.
+        served: What candidates have to beat.
+    """
+
+    def __init__(
+        self, config: GateConfig, corpus: Corpus, meter: Meter, served: AdapterState
+    ) -> None:
+        self._config = config
+        self._corpus = corpus
+        self._meter = meter
+        self._served = served
+        self._rotation = Rotation(config.rotate_share)
+        self._order: list[str] = []
+        """Held-out samples as the next trial reads them; empty until somebody asks."""
+        self._active: dict[str, float] = {}
+        """Loss of what is served on each held-out sample measured so far."""
+        self._candidate: dict[str, float] = {}
+        """The same of the candidate of the latest trial."""
+        self._num_wanted = config.min_samples
+        """Own samples that the next trial should be able to afford."""
+        self._num_worse = 0
+        grant = _num_rows(self._wanted(_BASELINE_TRIALS * config.min_samples))
+        self._allowance = Allowance(config.evaluation_share, grant)
+
+    @property
+    def served(self) -> AdapterState:
+        """What candidates have to beat."""
+        return self._served
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether candidates were proven worse as often in a row as is put up with."""
+        return self._num_worse >= self._config.max_worse
+
+    def serve(self, state: AdapterState) -> None:
+        """Note that another version is served from now on; nothing is known of its losses."""
+        self._served = state
+        self._active = {}
+        self.begin_anew()
+
+    def hand_out(self, candidate: AdapterState) -> None:
+        """Note that the candidate of the latest trial is to be served: its losses are known."""
+        self._served = candidate
+        self._active = self._candidate
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Note that the next candidate has nothing to do with those before it."""
+        self._num_worse = 0
+        self._num_wanted = self._config.min_samples
+
+    def earn(self, num_rows: int) -> None:
+        """Note rows that were learned from; comparing may cost a share of that."""
+        self._allowance.earn(num_rows)
+
+    def spend(self, num_rows: int) -> None:
+        """Note rows that were evaluated."""
+        self._allowance.spend(num_rows)
+
+    def affords(self, num_rows: int) -> bool:
+        """Return whether so many rows may be evaluated now."""
+        return num_rows <= self._allowance.affordable_rows
+
+    def can_begin(self, *, has_candidate: bool) -> bool:
+        """Return whether there are held-out samples, and enough of them are affordable.
+
+        Args:
+            has_candidate: Whether a trial is to begin, or what is served measured by itself.
+        """
+        samples = self._wanted(max(self._num_wanted, self._num_of_each()))
+        num_rows = _num_rows(s for s in samples if s.sample_id not in self._active)
+        if has_candidate:
+            num_rows += _num_rows(samples)
+            num_rows += num_rows // _PADDING
+        return bool(samples) and self.affords(num_rows)
+
+    def baseline(self) -> Generator[Quantum, None, Baseline]:
+        """Measure what is served on the samples that the next trial begins with."""
+        served: Operand | None = None
+        wanted = self._wanted(_BASELINE_TRIALS * self._config.min_samples)
+        for samples in self._batches([sample.sample_id for sample in wanted]):
+            batch = self._unknown(samples)
+            if batch is None:
+                continue
+            if not self.affords(batch.num_tokens):
+                break
+            served = served or (yield from self._meter.stage(self._served))
+            self._active |= yield from self._measure(batch, served)
+        own = [
+            loss
+            for sample_id, loss in self._active.items()
+            if (sample := self._corpus.held_out(sample_id)) and sample.slice != GENERAL
+        ]
+        mean = math.fsum(own) / len(own) if own and all(map(math.isfinite, own)) else math.inf
+        return Baseline(mean, len(self._active))
+
+    def trial(self, candidate: Operand, *, is_last: bool) -> Generator[Quantum, None, TrialReport]:
+        """Compare a candidate with what is served until that is decided.
+
+        Args:
+            candidate: Must not change meanwhile.
+            is_last: Whether no other trial follows; then it may cost more than is affordable.
+        """
+        sizes = {name: len(ids) for name, ids in self._corpus.held_out_ids().items()}
+        trial, served = Trial(self._config, sizes), None
+        num_used, is_short = 0, False
+        self._candidate = {}
+        for samples in self._batches(self._next_ids()):
+            batch, unknown = pack(samples), self._unknown(samples)
+            num_rows = batch.num_tokens + (0 if unknown is None else unknown.num_tokens)
+            is_short = not is_last and not self.affords(num_rows)
+            if is_short:
+                break
+            if unknown is not None:
+                served = served or (yield from self._meter.stage(self._served))
+                self._active |= yield from self._measure(unknown, served)
+            self._candidate |= yield from self._measure(batch, candidate)
+            num_used += len(samples)
+            if self._is_decided(trial, samples):
+                break
+        self._rotation.advance(num_used)
+        self._order = []
+        return self._reported(trial, is_short=is_short)
+
+    def _reported(self, trial: Trial, *, is_short: bool) -> TrialReport:
+        report = trial.report()
+        if is_short and report.verdict is Verdict.BETTER:
+            # Some slices may not have been seen enough: that samples ran out is not true here.
+            report = replace(report, verdict=Verdict.NOT_SHOWN)
+        if is_short:
+            self._num_wanted = min(2 * self._num_wanted, self._config.max_samples)
+        self._num_worse = self._num_worse + 1 if report.verdict is Verdict.WORSE else 0
+        return report
+
+    def _is_decided(self, trial: Trial, samples: Sequence[TokenSample]) -> bool:
+        for sample in samples:
+            trial.add(
+                PairedLoss(
+                    sample_id=sample.sample_id,
+                    slice=sample.slice,
+                    active=self._active[sample.sample_id],
+                    candidate=self._candidate[sample.sample_id],
+                )
+            )
+            if trial.verdict(is_exhausted=False) is not None:
+                return True
+        return False
+
+    def _measure(
+        self, batch: MicroBatch, operand: Operand
+    ) -> Generator[Quantum, None, dict[str, float]]:
+        self.spend(batch.num_tokens)
+        return (yield from self._meter.losses(batch, operand))
+
+    def _unknown(self, samples: Sequence[TokenSample]) -> MicroBatch | None:
+        """Return those samples on which what is served was not measured yet."""
+        unknown = [sample for sample in samples if sample.sample_id not in self._active]
+        return pack(unknown) if unknown else None
+
+    def _wanted(self, max_own: int) -> list[TokenSample]:
+        """Return the next trial's samples up to so many of the adapter's own."""
+        wanted: list[TokenSample] = []
+        num_own = 0
+        for sample in self._samples(self._next_ids()):
+            wanted.append(sample)
+            num_own += sample.slice != GENERAL
+            if num_own == max_own:
+                break
+        if not wanted:
+            self._order = []  # All of it was removed; others may have come.
+        return wanted
+
+    def _num_of_each(self) -> int:
+        """Return the own samples that a trial reads until it saw enough of each slice."""
+        wanted = -(-self._config.min_slice_samples // 2)
+        sizes = {name: len(ids) for name, ids in self._corpus.held_out_ids().items()}
+        return sum(min(wanted, size) for name, size in sizes.items() if name != GENERAL)
+
+    def _batches(self, sample_ids: Sequence[str]) -> Iterator[list[TokenSample]]:
+        """Yield samples, in order, in micro-batches as large as they may be by then."""
+        batch: list[TokenSample] = []
+        num_tokens = 0
+        for sample in self._samples(sample_ids):
+            num_tokens += len(sample.token_ids)
+            if batch and num_tokens > self._meter.max_tokens:
+                yield batch
+                batch, num_tokens = [], len(sample.token_ids)
+            batch.append(sample)
+        if batch:
+            yield batch
+
+    def _samples(self, sample_ids: Iterable[str]) -> Iterator[TokenSample]:
+        """Yield held-out samples by id, but for those removed by then."""
+        found = (self._corpus.held_out(sample_id) for sample_id in sample_ids)
+        return (sample for sample in found if sample is not None)
+
+    def _next_ids(self) -> list[str]:
+        if not self._order:
+            self._order = self._rotation.order(self._corpus.held_out_ids())
+        return self._order
+
+
+def _num_rows(samples: Iterable[TokenSample]) -> int:
+    return sum(sample.num_rows for sample in samples)

@@ -1,0 +1,88 @@
+"""Losses of samples under an adapter that does not learn, as quanta."""
+
+from collections.abc import Generator
+from typing import Protocol
+
+from torch import Tensor
+
+from collm.lora.bank import AdapterBank
+from collm.lora.state import AdapterState
+from collm.model.decoder import Decoder
+from collm.model.layers import Target
+from collm.pacing.quanta import Quantum, QuantumKind
+from collm.training.microbatch import MicroBatch
+from collm.training.passes import Operand, Pass
+
+_MAX_LOSS_ROWS = 256
+_MIN_LOSS_ROWS = 8
+
+
+class QuantumSizes(Protocol):
+    """Knows how large a quantum may be."""
+
+    def max_size(self, kind: QuantumKind, limit_s: float) -> int:
+        """Return the largest size of this kind that stays within ``limit_s`` seconds."""
+        ...
+
+
+class Limits:
+    """How large micro-batches and loss quanta may be now.
+
+    Args:
+        sizes: What a length of time is enough for.
+        max_quantum_s: Longest quantum wanted.
+        max_tokens: Most tokens of a micro-batch, however fast.
+    """
+
+    def __init__(self, sizes: QuantumSizes, max_quantum_s: float, max_tokens: int) -> None:
+        self._sizes = sizes
+        self._max_quantum_s = max_quantum_s
+        self._max_tokens = max_tokens
+
+    def max_tokens(self) -> int:
+        """Return the most tokens of a micro-batch."""
+        kinds = (QuantumKind.FORWARD, QuantumKind.BACKWARD)
+        bounds = [self._sizes.max_size(kind, self._max_quantum_s) for kind in kinds]
+        return max(1, min(self._max_tokens, *bounds))
+
+    def max_loss_rows(self, kind: QuantumKind) -> int:
+        """Return the most positions of one loss quantum."""
+        bound = self._sizes.max_size(kind, self._max_quantum_s)
+        return min(max(bound, _MIN_LOSS_ROWS), _MAX_LOSS_ROWS)
+
+
+class Meter:
+    """Measures losses for one adapter's job."""
+
+    def __init__(self, decoder: Decoder, adapter: str, limits: Limits) -> None:
+        """Measure on ``decoder``'s weights; quanta are named after ``adapter``."""
+        self._decoder = decoder
+        self._adapter = adapter
+        self._limits = limits
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens of a micro-batch to be measured."""
+        return self._limits.max_tokens()
+
+    def stage(self, state: AdapterState) -> Generator[Quantum, None, Operand]:
+        """Copy a version to where it can be measured, in the dtype that serves."""
+        yield Quantum(QuantumKind.STAGE, state.layout.num_parameters, 0, self._adapter)
+        table = self._decoder.weights.embedding
+        bank = AdapterBank(state.layout, 1, table.dtype, table.device)
+        bank.load(0, state)
+
+        def operand(layer: int, target: Target) -> tuple[Tensor, Tensor]:
+            a, b = bank.factors(layer, target)
+            return a[0], b[0]
+
+        return operand
+
+    def losses(
+        self, batch: MicroBatch, operand: Operand
+    ) -> Generator[Quantum, None, dict[str, float]]:
+        """Return mean nats per supervised token of each sample, by id."""
+        max_loss_rows = self._limits.max_loss_rows(QuantumKind.EVALUATE_LOSS)
+        run = Pass(self._decoder, batch, self._adapter, max_loss_rows)
+        yield from run.evaluate(operand)
+        return dict(zip(batch.sample_ids, run.loss.means(), strict=True))

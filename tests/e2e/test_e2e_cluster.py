@@ -1,0 +1,129 @@
+"""A parent, its front and two replicas, each a process; only the replicas' models are fakes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from collm.cluster.endpoints import read_endpoints
+from factories.fake_replica import BASE_MODEL
+
+TESTS = Path(__file__).parents[1]
+TIMEOUT_S = 30
+BODY = {"model": BASE_MODEL, "messages": [{"role": "user", "content": "hi"}]}
+HELD = 7
+"""Seed of a request that stops after its first letter."""
+
+
+def wait_until(is_so):
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not (found := is_so()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    return found
+
+
+class Cluster:
+    def __init__(self, folder):
+        self.folder = folder / "data"
+        self.front_pid = folder / "front-pid"
+        self.process = subprocess.Popen(
+            [
+                sys.executable, "-m", "factories.fake_cluster", "factories.cluster_child",
+                "--replicas", "2", "--port", "0", "--set", f"replica.data_dir={self.folder}",
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ, "PYTHONPATH": str(TESTS),
+                "COLLM_TEST_FRONT_PID": str(self.front_pid),
+            },
+        )  # fmt: skip
+        self.url = self.process.stdout.readline().split()[-1]
+        self.http = httpx.Client(base_url=self.url, timeout=TIMEOUT_S)
+        wait_until(lambda: self.http.get("/v1/models").status_code == 200)
+
+    @property
+    def replicas(self):
+        return {
+            item.replica_id: item for item in read_endpoints(self.folder / "front/endpoints.json")
+        }
+
+    def chat(self):
+        answer = self.http.post("/v1/chat/completions", json=BODY)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["choices"][0]["message"]["content"] == "Hello"
+        return answer.headers["x-collm-replica"]
+
+    @contextmanager
+    def held_stream(self):
+        """Yield the replica and the remaining lines of a stream that has begun."""
+        body = {**BODY, "stream": True, "seed": HELD}
+        with self.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            lines = answer.iter_lines()
+            while '"content":"H"' not in next(lines):
+                pass
+            yield answer.headers["x-collm-replica"], lines
+
+    def close(self):
+        self.http.close()
+        self.process.terminate()
+        self.process.terminate()
+        try:
+            self.process.wait(TIMEOUT_S)
+        finally:
+            self.process.kill()
+            self.process.communicate()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    cluster = Cluster(tmp_path)
+    yield cluster
+    cluster.close()
+
+
+def test_sigterm_lets_an_open_stream_end_and_then_ends_everything(cluster):
+    pids = [endpoint.pid for endpoint in cluster.replicas.values()]
+    with cluster.held_stream() as (replica_id, lines):
+        cluster.process.send_signal(signal.SIGTERM)
+        httpx.post(cluster.replicas[replica_id].url + "/test/release")
+        assert "data: [DONE]" in list(lines)
+    assert cluster.process.wait(TIMEOUT_S) == 0
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_killed_replica_ends_its_stream_with_an_error_and_nothing_else(cluster):
+    with cluster.held_stream() as (replica_id, lines):
+        killed = cluster.replicas[replica_id].pid
+        os.kill(killed, signal.SIGKILL)
+        events = [line.removeprefix("data: ") for line in lines if line.startswith("data: {")]
+        assert "error" in json.loads(events[-1])
+    for _ in range(10):
+        assert cluster.chat() != replica_id or cluster.replicas[replica_id].pid != killed
+    wait_until(
+        lambda: replica_id in cluster.replicas and cluster.replicas[replica_id].pid != killed
+    )
+
+
+def test_killed_front_is_followed_by_one_that_knows_the_replicas(cluster):
+    before = cluster.replicas
+    os.kill(int(cluster.front_pid.read_text()), signal.SIGKILL)
+
+    def answers():
+        try:
+            return cluster.http.post("/v1/chat/completions", json=BODY).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    wait_until(answers)
+    assert cluster.replicas == before

@@ -1,0 +1,61 @@
+"""Children of a test's cluster: the real front, and replicas that answer "Hello" from a script.
+
+A replica stops after the first letter until ``POST /test/release``, if the request's seed is 7. A
+front writes its pid into the file that COLLM_TEST_FRONT_PID names.
+"""
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from collm.cli import main as command_line
+from collm.cli.parent_watch import end_with_stdin
+from collm.cluster.snapshot_json import to_json
+from collm.server.app import make_app
+from collm.server.config import ServerConfig
+from collm.server.run import run
+from factories.fake_backends import fake_backends
+from factories.fake_replica import BASE_MODEL, FakeReplica, Hold, events_for
+from factories.snapshots import make_snapshot
+
+GRACE_S = 20.0
+
+
+def script(request):
+    events = events_for(request, b"Hello")
+    is_held = request.sampling.seed == 7
+    return [events[0], Hold(), *events[1:]] if is_held else events
+
+
+def run_replica(name):
+    replica = FakeReplica(script)
+    app = make_app(fake_backends(replica), ServerConfig(port=0))
+    snapshot = replace(make_snapshot(name), names=(BASE_MODEL,), active={}, quality={})
+
+    @app.get("/control/state")
+    def state():
+        return to_json(snapshot)
+
+    @app.post("/test/release")
+    def release():
+        replica.release()
+
+    run(app, lambda url: print(f"collm is ready at {url}", flush=True))
+
+
+def main():
+    if sys.argv[1] == "front":
+        Path(os.environ["COLLM_TEST_FRONT_PID"]).write_text(str(os.getpid()))
+        command_line.main()
+        return
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name")
+    name = parser.parse_known_args()[0].name
+    end_with_stdin(GRACE_S)
+    run_replica(name)
+
+
+if __name__ == "__main__":
+    main()

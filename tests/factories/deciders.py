@@ -1,0 +1,184 @@
+"""Those who decide about versions and jobs, with a real adapter store and a recording trainer."""
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from collm.clock import ManualClock
+from collm.gate.trial import TrialReport, Verdict
+from collm.lora.bank import AdapterBank
+from collm.lora.layout import lora_layout
+from collm.lora.store import AdapterStore
+from collm.metrics.exporter import ReplicaMetrics
+from collm.model.spec import ModelSpec
+from collm.pacing.config import Objectives
+from collm.replica.deciders import DecisionLimits, build_deciders
+from collm.replica.inbox import AddJob, Inbox, JobMessage, Published, Rollback
+from collm.training.events import HeldOutReport
+from collm.types import VersionId
+from factories.archives import InstantArchive, job_record
+from factories.checkpoints import tiny_config
+from factories.engines import random_adapter
+
+SPEC = ModelSpec.from_config(tiny_config("llama", num_hidden_layers=1).to_dict())
+JOB = "ftjob-1"
+
+
+def state(seed):
+    return random_adapter(SPEC, 1, seed)
+
+
+class RecordedTrainer:
+    """Remembers how training was redirected."""
+
+    def __init__(self) -> None:
+        self.adapters: tuple[str, ...] = ()
+        self.calls: list[tuple[Any, ...]] = []
+        self.error: Exception | None = None
+
+    def add(self, job):
+        self.adapters += (job.name,)
+
+    def rebase(self, adapter, old, new):
+        self._do("rebase", adapter, old, new)
+
+    def reset(self, adapter, new):
+        self._do("reset", adapter, new)
+
+    def promoted(self, adapter, version, state, previous, previous_state):
+        self._do("promoted", adapter, version, previous)
+
+    def remove(self, adapter):
+        self.adapters = tuple(name for name in self.adapters if name != adapter)
+        self.calls.append(("remove", adapter))
+
+    def pause(self, adapter):
+        self.calls.append(("pause", adapter))
+
+    def resume(self, adapter):
+        self.calls.append(("resume", adapter))
+
+    def add_samples(self, adapter, samples):
+        self.calls.append(("add samples", adapter, samples))
+
+    def remove_sample(self, adapter, sample_id):
+        self.calls.append(("remove sample", adapter, sample_id))
+
+    def request_snapshots(self):
+        self.calls.append(("snapshots",))
+
+    def _do(self, *call):
+        if self.error is not None:
+            raise self.error
+        self.calls.append(call)
+
+    @property
+    def redirections(self):
+        return [call for call in self.calls if call[0] in ("rebase", "reset")]
+
+
+class World:
+    """Deciders about adapter ``a`` with a real store; ``handle`` plays the loop's part."""
+
+    def __init__(self, num_slots=4, min_promotion_interval_s=0.0):
+        self.clock = ManualClock()
+        self.inbox = Inbox()
+        self.archive = InstantArchive(self.inbox)
+        self.worker, self.folder = self.archive.worker, self.archive.folder
+        bank = AdapterBank(lora_layout(SPEC, 2), num_slots, torch.float32, torch.device("cpu"))
+        self.store = AdapterStore(bank, "tiny", lambda version: None)
+        self.trainer = RecordedTrainer()
+        self.num_refreshes = 0
+        self.deciders = build_deciders(
+            self.trainer,
+            self.store,
+            self.archive,
+            ReplicaMetrics("tiny", Objectives()),
+            SimpleNamespace(refresh=self._count_refresh),
+            self.clock,
+            DecisionLimits(
+                min_promotion_interval_s=min_promotion_interval_s,
+                slot_wait_s=10.0,
+                checkpoint_interval_s=15.0,
+            ),
+        )
+        self.learner = self.deciders.learner
+        self.add_job()
+
+    def _count_refresh(self):
+        self.num_refreshes += 1
+
+    def add_job(self, base=None, **fields):
+        job = SimpleNamespace(name="a", num_steps=0)
+        self.learner.receive(AddJob(job=job, record=job_record(JOB, "a", **fields), base=base))
+
+    def handle(self):
+        """Drain the inbox as the loop does."""
+        self.inbox.drain(self._receive)
+
+    def _receive(self, message):
+        is_about_job = isinstance(message, JobMessage)
+        (self.learner if is_about_job else self.deciders.versions).receive(message)
+
+    def put(self, message):
+        self.inbox.put(message)
+        self.handle()
+
+    def turn(self):
+        self.learner.tend()
+        self.handle()
+
+    def learn(self, seed, loss=1.0):
+        """Report a candidate."""
+        report = held_out_report(step=seed, loss=loss, candidate=state(seed))
+        self.learner.handle([report])
+        return report.candidate
+
+    def promote_learned(self, seed):
+        self.learn(seed)
+        self.turn()
+
+    def ask(self, label, seed, adapter="a"):
+        """Ask for a version from outside, as the HTTP side does."""
+        reply = Future()
+        self.inbox.put(foreign(label, seed, adapter, reply))
+        self.handle()
+        return reply
+
+    def roll_back(self, adapter="a"):
+        reply = Future()
+        self.inbox.put(Rollback(adapter, reply))
+        self.handle()
+        return reply
+
+    @property
+    def active(self):
+        return self.store.active("a")
+
+
+def foreign(label, seed, adapter="a", reply=None):
+    return Published(
+        adapter=adapter,
+        version=VersionId(f"{adapter}@{label}"),
+        state=state(seed),
+        metadata={},
+        numbers={},
+        is_local=False,
+        reply=reply,
+    )
+
+
+def held_out_report(step=1, loss=1.0, candidate=None, verdict=None, active_loss=2.0):
+    """A trial's end; better if there is a candidate and nothing else is said."""
+    report = TrialReport(
+        verdict=verdict or (Verdict.NOT_SHOWN if candidate is None else Verdict.BETTER),
+        num_samples=3,
+        active_loss=active_loss,
+        candidate_loss=loss,
+        evidence=1.0,
+        evidence_worse=1.0,
+        slices={},
+    )
+    return HeldOutReport(adapter="a", step=step, report=report, candidate=candidate)

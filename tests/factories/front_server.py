@@ -1,0 +1,116 @@
+"""A front on a free loopback port, in the test's own event loop, with the replicas it is given."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import httpx
+
+from collm.clock import ManualClock
+from collm.cluster.endpoints import Endpoint
+from collm.cluster.registry import Registry
+from collm.cluster.router import Router
+from collm.cluster.routing_config import RegistryConfig, RouterConfig
+from collm.cluster.sent import Sent
+from collm.cluster.snapshot_json import to_json
+from collm.errors import UnreachableError
+from collm.server.config import ServerConfig
+from collm.server.front.app import make_front_app
+from collm.server.front.backends import FrontBackends, NoRounds, Rounds
+from collm.server.front.front import Front
+from collm.server.front.run import serve_front
+from collm.server.run import bind
+from factories.scripted_upstream import Script, ScriptedUpstream
+from factories.snapshots import make_snapshot
+
+
+class FakeStates:
+    """What replicas say of themselves: as given, or nothing from those that are silent."""
+
+    def __init__(self, states: Mapping[str, Any]) -> None:
+        self.states = dict(states)
+        self.silent: set[str] = set()
+
+    async def fetch(self, endpoint: Endpoint) -> object:
+        if endpoint.replica_id in self.silent:
+            raise UnreachableError("silent")
+        return to_json(self.states[endpoint.replica_id])
+
+
+@dataclass
+class FrontServer:
+    front: Front
+    http: httpx.AsyncClient
+    url: str
+    clock: ManualClock
+    states: FakeStates
+    upstreams: dict[str, ScriptedUpstream]
+    serving: "asyncio.Task[None]"
+    stop: asyncio.Event
+
+    async def lose(self, replica_id: str) -> None:
+        """Let a replica be silent until it counts as dead."""
+        self.states.silent.add(replica_id)
+        self.clock.advance(2.0)
+        await self.front.registry.refresh()
+
+
+@asynccontextmanager
+async def running_front(
+    scripts: Mapping[str, Script] | None = None,
+    *,
+    states: Mapping[str, Any] | None = None,
+    others: Sequence[Endpoint] = (),
+    rounds: Rounds | None = None,
+    router: RouterConfig | None = None,
+    **settings: Any,
+) -> AsyncIterator[FrontServer]:
+    """Serve.
+
+    Args:
+        scripts: How each replica answers; the first is idle, the next ones have ever more to do,
+            unless ``states`` says otherwise.
+        states: Snapshots of replicas that stand otherwise.
+        others: Replicas that run elsewhere.
+        rounds: Learning together, if there is any.
+        router: What the operator set.
+        settings: Of the listener.
+    """
+    upstreams = {name: ScriptedUpstream(name, script) for name, script in (scripts or {}).items()}
+    for upstream in upstreams.values():
+        await upstream.start()
+    endpoints = [*(upstream.endpoint for upstream in upstreams.values()), *others]
+    clock, sent = ManualClock(100.0), Sent()
+    source = FakeStates(
+        {
+            one.replica_id: make_snapshot(one.replica_id, queued_prefill_tokens=4_000 * number)
+            for number, one in enumerate(endpoints)
+        }
+        | dict(states or {})
+    )
+    registry = Registry(source, sent, clock, RegistryConfig())
+    registry.adopt(endpoints)
+    await registry.refresh()
+    backends = FrontBackends(
+        registry=registry,
+        router=Router(router or RouterConfig(), Random(0)),
+        sent=sent,
+        clock=clock,
+        rounds=rounds or NoRounds(),
+    )
+    config = ServerConfig(port=0, **settings)
+    app, stop = make_front_app(backends, config), asyncio.Event()
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve_front(app, bind(config), stop, ready.set_result, ()))
+    url = await ready
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=10) as http:
+            yield FrontServer(app.state.front, http, url, clock, source, upstreams, serving, stop)
+    finally:
+        stop.set()
+        await asyncio.wait_for(serving, 10)
+        for upstream in upstreams.values():
+            await upstream.stop()

@@ -1,0 +1,54 @@
+import math
+
+from collm.cli.figures import number_lines, pairs
+from collm.gate.trial import SliceLoss, TrialReport, Verdict
+
+
+def test_numbers_of_a_trial_are_a_few_lines():
+    report = TrialReport(
+        verdict=Verdict.SLICE_WORSE,
+        num_samples=48,
+        active_loss=2.0,
+        candidate_loss=1.5,
+        evidence=40.0,
+        evidence_worse=0.125,
+        slices={
+            "": SliceLoss(bound=0.1, n=40, sum_d=-30.0, sum_d2=30.0),
+            "general": SliceLoss(bound=0.3, n=8, sum_d=4.0, sum_d2=4.0),
+            "rare": SliceLoss(bound=0.1),
+        },
+    )
+    assert number_lines(report.numbers()) == [
+        "n 48",
+        "loss 2 → 1.5",
+        "evidence for 40",
+        "evidence against 0.125",
+        "verdict slice_worse",
+        "all: -0.750 ≤ 0.1, n 40",
+        "general: +0.500 > 0.3, n 8",
+        "rare: n 0",
+    ]
+
+
+def test_missing_and_overflown_figures_are_shown_as_such():
+    slices = {
+        "a": {"n": 2, "sum_d": "inf", "bound": 0.1},
+        "b": {"n": 1, "sum_d": "nan", "bound": 1},
+    }
+    numbers = {"active_loss": None, "candidate_loss": "nan", "slices": slices}
+    assert number_lines(numbers) == [
+        "loss – → nan",
+        "a: +inf > 0.1, n 2",
+        "b: +nan > 1, n 1",
+    ]
+
+
+def test_other_numbers_keep_their_names():
+    numbers = {"held_out_loss": 1.23456, "is_finite": True, "evidence": 2.0, "slices": "text"}
+    assert number_lines(numbers) == [
+        "held out loss 1.235",
+        "is finite True",
+        "evidence 2",
+        "slices text",
+    ]
+    assert pairs({"n_epochs": 3, "rate": math.pi, "x": None}) == "n_epochs 3\nrate 3.142\nx –"

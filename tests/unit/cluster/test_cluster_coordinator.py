@@ -1,0 +1,216 @@
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from collm.clock import MonotonicClock
+from collm.cluster.coordinator import Coordinator
+from collm.cluster.round_config import RoundConfig
+from collm.cluster.timing import Timing
+from collm.errors import UnknownAdapterError
+from collm.federated.rounds import RoundStatus
+from collm.store.front_folder import FrontFolder
+from factories.fake_members import DIGEST, FakeCluster, FakeMember
+from factories.rounds import ADAPTER, Rounds, coordinator, open_folder
+
+CONFIG = RoundConfig(adapter=ADAPTER, max_rounds=2)
+_FASTER = 100.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[FrontFolder]:
+    with open_folder(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster(FakeMember("a", content=b"a"), FakeMember("b", content=b"b"))
+
+
+async def doze(seconds: float) -> None:
+    await asyncio.sleep(seconds / _FASTER)
+
+
+TIMING = Timing(MonotonicClock(), lambda: 0.0, doze)
+
+
+def run_until(
+    coordinator: Coordinator,
+    is_done: Callable[[], bool],
+    then: Callable[[], Awaitable[object]] | None = None,
+) -> None:
+    """Run a coordinator until something holds; fail when it ends, or after a minute."""
+
+    async def main() -> None:
+        running = asyncio.create_task(coordinator.run())
+        async with asyncio.timeout(60.0):
+            while not is_done():
+                assert not running.done()
+                await asyncio.sleep(0.002)
+            if then is not None:
+                await then()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def statuses(folder: FrontFolder) -> list[str]:
+    return [record.status for record in reversed(folder.rounds.latest(ADAPTER, 100))]
+
+
+def test_rounds_follow_each_other_until_there_were_enough(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    run_until(coordinator(cluster, folder, TIMING, CONFIG), lambda: len(statuses(folder)) == 2)
+    run_until(
+        coordinator(cluster, folder, TIMING, CONFIG), lambda: statuses(folder) == ["done"] * 2
+    )
+    assert folder.decisions.active() == {ADAPTER: "ours@2"}
+
+
+def test_no_round_begins_before_enough_replicas_are_live(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    cluster.members["b"].is_live = False
+    looks = 0
+
+    def is_patient() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 20:
+            assert statuses(folder) == []
+            cluster.members["b"].is_live = True
+        return "done" in statuses(folder)
+
+    run_until(coordinator(cluster, folder, TIMING, CONFIG), is_patient)
+
+
+def test_replica_that_comes_back_catches_up_by_itself(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    Rounds(cluster, folder).run()
+    cluster.members["c"] = new = FakeMember("c")
+    run_until(coordinator(cluster, folder, TIMING), lambda: bool(new.active))
+    assert new.active == {ADAPTER: "ours@1"}
+    assert cluster.members["a"].promotions == ["ours@1"]  # nobody else is troubled
+
+
+def test_replica_restarted_with_an_older_version_catches_up(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    rounds = Rounds(cluster, folder)
+    rounds.run()
+    b = cluster.members["b"]
+    b.is_live = False
+    rounds.run()
+    assert b.active == {ADAPTER: "ours@1"}
+
+    async def wake() -> None:
+        b.is_live = True
+        while b.active[ADAPTER] != "ours@2":
+            await asyncio.sleep(0.002)
+
+    run_until(coordinator(cluster, folder, TIMING), lambda: True, wake)
+
+
+def test_rollback_on_one_replica_alone_is_not_undone_while_it_stays(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    rounds = Rounds(cluster, folder)
+    rounds.run()
+    rounds.run()
+    a = cluster.members["a"]
+
+    async def roll_back_alone() -> None:
+        await asyncio.sleep(0.05)
+        a.active[ADAPTER] = folder.versions.published()[0].version
+        await asyncio.sleep(0.05)
+        assert a.active == {ADAPTER: "ours@1"}
+
+    run_until(coordinator(cluster, folder, TIMING), lambda: True, roll_back_alone)
+
+
+def test_rollback_reaches_all_replicas_and_is_on_record(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    rounds = Rounds(cluster, folder)
+    rounds.run()
+    rounds.run()
+    spread = asyncio.run(coordinator(cluster, folder, TIMING).roll_back(ADAPTER))
+    assert (spread.reached, spread.is_partial) == (("a", "b"), False)
+    assert folder.decisions.active() == {ADAPTER: "ours@1"}
+    assert {member.active[ADAPTER] for member in cluster.members.values()} == {"ours@1"}
+    with pytest.raises(UnknownAdapterError, match="no earlier federated version"):
+        asyncio.run(coordinator(cluster, folder, TIMING).roll_back(ADAPTER))
+
+
+def test_round_of_an_adapter_that_is_no_longer_configured_is_abandoned(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    Rounds(cluster, folder).start()
+    run_until(coordinator(cluster, folder, TIMING), lambda: statuses(folder) == ["abandoned"])
+
+
+def test_abandoned_rounds_follow_each_other_ever_more_slowly(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    for member in cluster.members.values():
+        member.failure = "no"
+    naps: list[float] = []
+
+    async def nap(seconds: float) -> None:
+        naps.append(seconds)
+        await asyncio.sleep(0.0)
+
+    timing = Timing(MonotonicClock(), lambda: 0.0, nap)
+    config = RoundConfig(adapter=ADAPTER, interval_s=1.0)
+    run_until(
+        coordinator(cluster, folder, timing, config),
+        lambda: len([nap_s for nap_s in naps if nap_s >= 2.0]) >= 4,
+    )
+    assert [nap_s for nap_s in naps if nap_s >= 2.0][:4] == [2.0, 3.0, 5.0, 9.0]
+
+
+def test_step_that_fails_is_tried_again(
+    folder: FrontFolder, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = folder.updates.save, iter([OSError("disk full")])
+
+    def fail_once(*arguments: object) -> None:
+        for failure in failures:
+            raise failure
+        real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(folder.updates, "save", fail_once)
+    run_until(
+        coordinator(cluster, folder, TIMING, CONFIG), lambda: statuses(folder)[:1] == ["done"]
+    )
+
+
+def test_status_shows_versions_rounds_and_members(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    cluster.members["c"] = FakeMember("c", failure="out of memory")
+    Rounds(cluster, folder).run()
+    status = coordinator(cluster, folder, TIMING, CONFIG).status()
+    assert status[ADAPTER]["active"] == "ours@1"
+    (shown,) = status[ADAPTER]["rounds"]
+    assert (shown["status"], shown["candidate"]) == (RoundStatus.DONE, "ours@1")
+    assert [part["reason"] for part in shown["members"]] == [None, None, "out of memory"]
+    assert shown["members"][0]["report"]["num_tokens"] == 100
+
+
+def test_members_are_of_the_base_model_that_the_adapter_was_made_for(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    Rounds(cluster, folder).run()
+    for name in "xyz":
+        cluster.members[name] = FakeMember(name, base_digest="other")
+    run_until(
+        coordinator(cluster, folder, TIMING, CONFIG), lambda: statuses(folder)[1:] == ["done"]
+    )
+    record = folder.rounds.get(ADAPTER, 2)
+    assert (record.plan["members"], record.base_digest) == (["a", "b"], DIGEST)

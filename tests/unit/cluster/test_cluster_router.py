@@ -1,0 +1,327 @@
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from collm.cluster.router import MAX_CANDIDATES, Router
+from collm.cluster.routes import Choice, RouteRequest, Turned, TurnedReason
+from collm.cluster.routing_config import RouterConfig
+from collm.cluster.sent import Sent
+from collm.cluster.table import ReplicaTable
+from collm.types import VersionId
+from factories.fake_fleet import FakeFleet, FakeReplica
+from factories.snapshots import ADAPTER, BASE_MODEL, make_snapshot
+
+BUSY = {"num_running": 12, "num_context_tokens": 6_000}
+LATE = {"num_running": 60, "queued_prefill_tokens": 6_000, "num_context_tokens": 20_000}
+
+
+def make_router(seed: int = 0, **config: Any) -> Router:
+    return Router(RouterConfig(**config), Random(seed))
+
+
+def make_request(**changes: Any) -> RouteRequest:
+    fields = {"model": ADAPTER, "num_prompt_bytes": 400, "num_output_tokens_guess": 20}
+    return RouteRequest(**{**fields, **changes})
+
+
+def choose(router: Router, request: RouteRequest, table: ReplicaTable, sent: Sent) -> Choice:
+    choice = router.choose(request, table, sent, 0.0)
+    assert isinstance(choice, Choice)
+    return choice
+
+
+def send_all(num: int, request: RouteRequest, table: ReplicaTable, seed: int = 0) -> list[str]:
+    """Send copies at one instant, so that no snapshot tells of any of them."""
+    router, sent, ids = make_router(seed), Sent(), []
+    for _ in range(num):
+        choice = choose(router, request, table, sent)
+        sent.add(request, choice, 0.0)
+        ids.append(choice.replica_id)
+    return ids
+
+
+def test_an_idle_replica_is_preferred_to_a_late_one() -> None:
+    table = ReplicaTable([make_snapshot("busy", **LATE), make_snapshot("idle")])
+    assert {
+        choose(make_router(seed), make_request(), table, Sent()).replica_id for seed in range(20)
+    } == {"idle"}
+
+
+def test_a_burst_between_two_snapshots_spreads() -> None:
+    table = ReplicaTable([make_snapshot(f"r{i}") for i in range(8)])
+    counts = Counter(send_all(64, make_request(), table))
+    assert min(counts.values()) >= 6
+    assert max(counts.values()) <= 10
+
+
+def test_a_hot_adapter_spreads_over_a_large_cluster() -> None:
+    table = ReplicaTable(
+        [make_snapshot(f"r{i}", quality={ADAPTER: 1.0 + (i == 7) / 50}) for i in range(100)]
+    )
+    counts = Counter(send_all(400, make_request(), table))
+    assert max(counts.values()) <= 10
+    assert len(counts) >= 80
+
+
+@pytest.mark.parametrize("prefix_hashes", [(), (7,)])
+def test_a_hot_adapter_spreads_and_meets_its_objectives_over_time(
+    prefix_hashes: tuple[int, ...],
+) -> None:
+    fleet = FakeFleet(make_router(), [FakeReplica(f"r{i}") for i in range(4)])
+    fleet.play(make_request(prefix_hashes=prefix_hashes), per_s=20.0, duration_s=10.0)
+    assert min(fleet.counts.values()) >= 0.5 * fleet.counts.total() / 4
+    assert fleet.met_share() >= 0.97
+
+
+def test_caches_that_are_not_there_do_no_great_harm() -> None:
+    replicas = [FakeReplica(f"r{i}", has_cache=False) for i in range(4)]
+    fleet = FakeFleet(make_router(), replicas)
+    fleet.play(make_request(prefix_hashes=(7,), session="all"), per_s=12.0, duration_s=10.0)
+    assert fleet.met_share() >= 0.9
+
+
+def test_a_replica_that_lies_about_its_load_does_not_attract_all_traffic() -> None:
+    liar = FakeReplica("liar", slowness=15.0, claims_idle=True)
+    fleet = FakeFleet(make_router(), [liar, *(FakeReplica(f"r{i}") for i in range(3))])
+    fleet.play(make_request(), per_s=10.0, duration_s=20.0)
+    assert fleet.counts["liar"] <= 0.1 * fleet.counts.total()
+    assert fleet.met_share() >= 0.9
+
+
+def test_a_replica_that_claims_to_be_idle_and_never_answers_gets_few_requests() -> None:
+    hung = FakeReplica("hung", claims_idle=True, is_hung=True)
+    fleet = FakeFleet(make_router(), [hung, *(FakeReplica(f"r{i}") for i in range(3))])
+    fleet.play(make_request(), per_s=10.0, duration_s=20.0)
+    assert fleet.counts["hung"] <= 0.05 * fleet.counts.total()
+
+
+def test_a_liar_that_becomes_honest_is_trusted_again() -> None:
+    liar = FakeReplica("liar", slowness=15.0, claims_idle=True)
+    fleet = FakeFleet(make_router(), [liar, *(FakeReplica(f"r{i}") for i in range(3))])
+    fleet.play(make_request(), per_s=10.0, duration_s=10.0)
+    liar.slowness, liar.claims_idle = 1.0, False
+    fleet.play(make_request(), per_s=10.0, duration_s=60.0)
+    fleet.counts.clear()
+    fleet.play(make_request(), per_s=10.0, duration_s=10.0)
+    assert fleet.counts["liar"] >= 0.1 * fleet.counts.total()
+
+
+def test_a_stale_snapshot_loses_against_fresh_ones_with_more_load() -> None:
+    table = ReplicaTable(
+        [
+            make_snapshot("stale", taken_at_s=0.0),
+            make_snapshot("fresh", taken_at_s=0.9, num_running=4),
+        ]
+    )
+    for seed in range(20):
+        choice = make_router(seed).choose(make_request(), table, Sent(), 1.0)
+        assert isinstance(choice, Choice)
+        assert choice.replica_id == "fresh"
+
+
+def test_when_all_snapshots_are_stale_requests_still_go_out() -> None:
+    table = ReplicaTable([make_snapshot("a"), make_snapshot("b")])
+    assert isinstance(make_router().choose(make_request(), table, Sent(), 60.0), Choice)
+
+
+@pytest.mark.parametrize("num_replicas", [2, 50])
+@pytest.mark.parametrize("by", ["session", "prefix"])
+def test_a_conversation_stays_on_its_replica(num_replicas: int, by: str) -> None:
+    table = ReplicaTable([make_snapshot(f"r{i}") for i in range(num_replicas)])
+    router, sent = make_router(), Sent()
+    homes = set()
+    for turn in range(1, 6):
+        request = make_request(
+            num_prompt_bytes=1_000 * turn if by == "prefix" else 400,
+            prefix_hashes=tuple(range(100, 100 + 2 * turn)) if by == "prefix" else (),
+            session="s" if by == "session" else None,
+        )
+        choice = choose(router, request, table, sent)
+        sent.finished(sent.add(request, choice, 0.0), 0.0)
+        homes.add(choice.replica_id)
+        table.put(make_snapshot(choice.replica_id, num_running=2, num_context_tokens=500))
+    assert len(homes) == 1
+
+
+def test_a_conversation_leaves_a_replica_that_would_be_late() -> None:
+    table = ReplicaTable([make_snapshot(f"r{i}") for i in range(3)])
+    router, sent = make_router(), Sent()
+    request = make_request(prefix_hashes=(1, 2), session="s")
+    home = choose(router, request, table, sent)
+    sent.finished(sent.add(request, home, 0.0), 0.0)
+    table.put(make_snapshot(home.replica_id, **LATE))
+    assert choose(router, request, table, sent).replica_id != home.replica_id
+
+
+def test_a_cached_prompt_is_expected_sooner() -> None:
+    table, router, sent = ReplicaTable([make_snapshot("r0")]), make_router(), Sent()
+    request = make_request(num_prompt_bytes=2_000, prefix_hashes=(1, 2))
+    first = choose(router, request, table, sent)
+    sent.finished(sent.add(request, first, 0.0), 0.0)
+    again = choose(router, request, table, sent)
+    assert first.num_prefill_tokens == first.num_prompt_tokens == 501
+    assert again.num_prefill_tokens == 1
+    assert again.ttft_s < first.ttft_s - 0.4
+
+
+def test_a_promotion_makes_caches_worthless() -> None:
+    table, router, sent = ReplicaTable([make_snapshot("r0")]), make_router(), Sent()
+    request = make_request(prefix_hashes=(1, 2))
+    first = choose(router, request, table, sent)
+    sent.finished(sent.add(request, first, 0.0), 0.0)
+    table.put(make_snapshot("r0", active={ADAPTER: VersionId(f"{ADAPTER}@4")}))
+    assert choose(router, request, table, sent).num_prefill_tokens == first.num_prefill_tokens
+
+
+def test_a_home_with_a_little_less_chance_is_kept() -> None:
+    """Predicted at 58 % of the objective: 4 % to be late, where others have none."""
+    table = ReplicaTable([make_snapshot(f"r{i}") for i in range(3)])
+    router, sent = make_router(), Sent()
+    request = make_request(prefix_hashes=(1, 2))
+    home = choose(router, request, table, sent)
+    sent.finished(sent.add(request, home, 0.0), 0.0)
+    table.put(make_snapshot(home.replica_id, num_running=16, num_context_tokens=2_000))
+    again = choose(router, request, table, sent)
+    assert again.replica_id == home.replica_id
+    assert 0.95 < again.chance < 0.98
+
+
+def test_the_better_adapter_wins_although_its_replica_is_busier() -> None:
+    table = ReplicaTable(
+        [
+            make_snapshot("good", quality={ADAPTER: 1.5}, **BUSY),
+            make_snapshot("poor", quality={ADAPTER: 1.0}),
+        ]
+    )
+    assert choose(make_router(), make_request(), table, Sent()).replica_id == "good"
+
+
+def test_quality_differences_inside_their_noise_count_as_none() -> None:
+    noise = {ADAPTER: 0.2}
+    table = ReplicaTable(
+        [
+            make_snapshot("lucky", quality={ADAPTER: 1.5}, quality_noise=noise, **BUSY),
+            make_snapshot("other", quality={ADAPTER: 1.0}, quality_noise=noise),
+        ]
+    )
+    assert choose(make_router(), make_request(), table, Sent()).replica_id == "other"
+
+
+def test_an_unmeasured_quality_is_no_reason_to_stay_away() -> None:
+    table = ReplicaTable([make_snapshot("known", **BUSY), make_snapshot("new", quality={})])
+    assert choose(make_router(), make_request(), table, Sent()).replica_id == "new"
+
+
+def test_the_base_model_has_no_quality() -> None:
+    table = ReplicaTable([make_snapshot("a", quality={ADAPTER: 9.0}, **BUSY), make_snapshot("b")])
+    request = make_request(model=BASE_MODEL)
+    assert choose(make_router(), request, table, Sent()).replica_id == "b"
+
+
+def test_a_version_asked_for_by_its_label_has_the_same_quality_everywhere() -> None:
+    table = ReplicaTable([make_snapshot("a", quality={ADAPTER: 9.0}, **BUSY), make_snapshot("b")])
+    choice = choose(make_router(), make_request(model=f"{ADAPTER}@3"), table, Sent())
+    assert (choice.replica_id, choice.version) == ("b", f"{ADAPTER}@3")
+
+
+def test_a_price_on_work_moves_traffic_to_the_replica_where_it_adds_least() -> None:
+    table = ReplicaTable([make_snapshot("serving", num_running=4), make_snapshot("training")])
+    router, request = make_router(), make_request()
+    assert choose(router, request, table, Sent()).replica_id == "training"
+    router.prices = {"serving": 0.5, "training": 0.5}
+    assert choose(router, request, table, Sent()).replica_id == "serving"
+
+
+def test_when_all_are_late_the_least_late_is_chosen() -> None:
+    table = ReplicaTable(
+        [
+            make_snapshot("a", **{**LATE, "queued_prefill_tokens": 9_000}),
+            make_snapshot("b", **LATE),
+            make_snapshot("c", **{**LATE, "queued_prefill_tokens": 7_000}),
+        ]
+    )
+    assert choose(make_router(), make_request(), table, Sent()).replica_id == "b"
+
+
+def test_when_all_are_late_and_the_operator_wants_it_the_request_is_turned_away() -> None:
+    table = ReplicaTable([make_snapshot("a", **LATE), make_snapshot("b", **LATE)])
+    turned = make_router(rejects_late=True).choose(make_request(), table, Sent(), 0.0)
+    assert isinstance(turned, Turned)
+    assert turned.reason is TurnedReason.LATE
+    assert 1.0 <= turned.retry_after_s < 600.0
+
+
+def test_a_request_that_can_be_in_time_is_not_turned_away() -> None:
+    table = ReplicaTable([make_snapshot("a", **LATE), make_snapshot("b")])
+    assert isinstance(
+        make_router(rejects_late=True).choose(make_request(), table, Sent(), 0.0), Choice
+    )
+
+
+@pytest.mark.parametrize("table", [ReplicaTable(), ReplicaTable([make_snapshot(is_draining=True)])])
+def test_without_an_accepting_replica_a_request_is_turned_away(table: ReplicaTable) -> None:
+    turned = make_router().choose(make_request(), table, Sent(), 0.0)
+    assert turned == Turned(1.0, TurnedReason.NO_REPLICA)
+
+
+def test_an_excluded_replica_is_not_chosen() -> None:
+    table = ReplicaTable([make_snapshot("a"), make_snapshot("b")])
+    for seed in range(20):
+        choice = make_router(seed).choose(make_request(), table, Sent(), 0.0, exclude=("a",))
+        assert isinstance(choice, Choice)
+        assert choice.replica_id == "b"
+    turned = make_router().choose(make_request(), table, Sent(), 0.0, exclude=("a", "b"))
+    assert isinstance(turned, Turned)
+
+
+def test_a_request_goes_to_a_replica_that_serves_its_model() -> None:
+    table = ReplicaTable([make_snapshot("a", names=(BASE_MODEL,)), make_snapshot("b", **BUSY)])
+    assert choose(make_router(), make_request(), table, Sent()).replica_id == "b"
+
+
+def test_a_name_that_nobody_serves_goes_to_some_replica_for_its_answer() -> None:
+    table = ReplicaTable([make_snapshot("a")])
+    assert choose(make_router(), make_request(model="missing"), table, Sent()).replica_id == "a"
+
+
+def test_a_prompt_too_long_for_one_replica_goes_to_another() -> None:
+    table = ReplicaTable([make_snapshot("small", max_model_len=64), make_snapshot("large", **BUSY)])
+    assert choose(make_router(), make_request(), table, Sent()).replica_id == "large"
+
+
+def test_equal_replicas_share_requests_that_come_one_by_one() -> None:
+    table, router = ReplicaTable([make_snapshot(f"r{i}") for i in range(4)]), make_router()
+    counts = Counter(choose(router, make_request(), table, Sent()).replica_id for _ in range(200))
+    assert min(counts.values()) >= 30
+
+
+def test_same_seed_same_choices() -> None:
+    table = ReplicaTable([make_snapshot(f"r{i}", num_running=i % 5) for i in range(40)])
+    first, second, other = (send_all(50, make_request(), table, seed) for seed in (1, 1, 2))
+    assert first == second
+    assert first != other
+
+
+def test_a_large_cluster_has_few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    table, router, sent = ReplicaTable(), make_router(), Sent()
+    for i in range(50):
+        table.put(make_snapshot(f"r{i:02}", quality={ADAPTER: 1.0 + (i == 33)}, num_running=i))
+    request = make_request(session="s", prefix_hashes=(1, 2))
+    home = Choice(
+        replica_id="r49",
+        ttft_s=0.1,
+        tpot_s=0.1,
+        chance=1.0,
+        claimed_ttft_s=0.1,
+        num_prompt_tokens=9,
+        num_prefill_tokens=9,
+    )
+    sent.add(request, home, 0.0)
+    standing = table.standing
+    monkeypatch.setattr(table, "standing", lambda one: seen.append(one) or standing(one))
+    choose(router, request, table, sent)
+    assert {"r49", "r33"} <= set(seen)
+    assert 4 < len(seen) == len(set(seen)) <= MAX_CANDIDATES

@@ -1,0 +1,143 @@
+"""Answers that come as a whole, and requests that get none."""
+
+import asyncio
+import json
+
+from collm.cluster.routing_config import RouterConfig
+from factories.front_server import running_front
+from factories.snapshots import make_snapshot
+
+BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+
+
+async def answer(line):
+    await line.whole(b'{"text":"ok"}')
+
+
+async def die_within_body(line):
+    await line.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
+    line.die()
+
+
+async def die(line):
+    line.die()
+
+
+def saying(status, message):
+    async def script(line):
+        await line.whole(json.dumps({"error": {"message": message}}).encode(), status=status)
+
+    return script
+
+
+async def post(front, body=BODY):
+    return await front.http.post("/v1/chat/completions", json=body)
+
+
+def run(scripts, check, **options):
+    async def main():
+        async with running_front(scripts, **options) as front:
+            await check(front)
+
+    asyncio.run(main())
+
+
+def test_a_whole_answer_that_breaks_off_is_asked_for_again_elsewhere():
+    async def check(front):
+        reply = await post(front)
+        assert (reply.status_code, reply.json()) == (200, {"text": "ok"})
+        assert reply.headers["x-collm-replica"] == "r1"
+
+    run({"r0": die_within_body, "r1": answer}, check)
+
+
+def test_what_a_replica_says_against_a_request_is_passed_on_without_a_retry():
+    async def check(front):
+        reply = await post(front)
+        assert (reply.status_code, reply.json()["error"]["message"]) == (400, "bad field")
+        assert front.upstreams["r1"].seen == []
+
+    run({"r0": saying(400, "bad field"), "r1": answer}, check)
+
+
+def test_a_body_that_makes_no_sense_is_left_to_a_replica_to_refuse():
+    async def check(front):
+        for content in (b"{", b"[]", b'{"model": 5}', b"\xff", b"[" * 100_000):
+            reply = await front.http.post("/v1/chat/completions", content=content)
+            assert reply.json()["error"]["message"] == "bad"
+            assert front.upstreams["r0"].seen[-1].body == content
+
+    run({"r0": saying(400, "bad")}, check)
+
+
+def test_when_all_are_busy_the_client_hears_so_in_the_last_ones_words():
+    async def check(front):
+        reply = await post(front)
+        assert (reply.status_code, reply.json()["error"]["message"]) == (429, "full")
+        assert reply.headers["x-collm-replica"] == "r1"
+
+    run({"r0": saying(503, "stopping"), "r1": saying(429, "full")}, check)
+
+
+def test_a_request_that_kills_replicas_does_not_meet_all_of_them():
+    async def check(front):
+        reply = await post(front)
+        assert reply.status_code == 503
+        assert "r0, r1, r2 failed" in reply.json()["error"]["message"]
+        assert reply.headers["retry-after"]
+        assert front.upstreams["r3"].seen == []
+
+    run({"r0": die, "r1": die, "r2": die, "r3": answer}, check)
+
+
+def test_without_a_live_replica_the_answer_is_503():
+    async def check(front):
+        await front.lose("r0")
+        reply = await post(front)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "unavailable")
+
+    run({"r0": answer}, check)
+
+
+def test_a_request_that_would_be_late_is_turned_away_when_the_operator_wants_that():
+    late = {"r0": make_snapshot("r0", queued_prefill_tokens=50_000)}
+
+    async def check(front):
+        reply = await post(front)
+        assert reply.status_code == 429
+        assert reply.json()["error"]["type"] == "rate_limit_error"
+        assert int(reply.headers["retry-after"]) > 1
+        assert front.upstreams["r0"].seen == []
+
+    run({"r0": answer}, check, states=late, router=RouterConfig(rejects_late=True))
+
+
+def test_a_body_over_the_limit_is_refused_at_the_front():
+    async def check(front):
+        reply = await post(front, {**BODY, "user": "x" * 2000})
+        assert reply.status_code == 413
+        assert front.upstreams["r0"].seen == []
+
+    run({"r0": answer}, check, max_body_bytes=1000)
+
+
+def test_headers_pass_but_for_those_of_the_connection():
+    async def check(front):
+        await front.http.post(
+            "/v1/completions", json=BODY, headers={"authorization": "Bearer x", "te": "trailers"}
+        )
+        (seen,) = front.upstreams["r0"].seen
+        assert seen.headers["authorization"] == "Bearer x"
+        assert seen.headers["content-type"] == "application/json"
+        assert seen.headers["host"] == "replica"
+        assert not {"te", "connection", "accept-encoding"} & seen.headers.keys()
+
+    run({"r0": answer}, check)
+
+
+def test_the_front_documents_its_routes():
+    async def check(front):
+        paths = (await front.http.get("/openapi.json")).json()["paths"]
+        assert {"/v1/chat/completions", "/v1/files", "/adapters", "/cluster"} <= paths.keys()
+
+    run({"r0": answer}, check)

@@ -1,0 +1,332 @@
+"""Trials of a job's shadow: what is handed out, what is refused, and what starts over."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from collm.clock import ManualClock
+from collm.gate.config import GENERAL
+from collm.gate.trial import Verdict
+from collm.lora.state import AdapterState
+from collm.model.decoder import Decoder
+from collm.pacing.quanta import Quantum, QuantumKind
+from collm.training.events import ShadowReset, TrainingEvent
+from collm.training.job import Job
+from collm.training.trainer import Trainer
+from factories.training import (
+    baselines,
+    evaluations,
+    gate_config,
+    general_samples,
+    job_config,
+    lessons,
+    make_corpus,
+    make_job,
+    make_samples,
+    mean_loss,
+    random_state,
+    run_quanta,
+    run_until,
+    sample_losses,
+    steps,
+    take_snapshot,
+    taught_state,
+    tiny_decoder,
+)
+
+RIGHT, WRONG = (5, 6, 7, 8), (15, 16, 17, 18)
+TRAINING = lessons(60, RIGHT, seed=1)
+HELD_OUT = lessons(6, RIGHT, seed=2)
+QUICK = {"learning_rate": 5e-3, "evaluate_every": 3}
+WHOLE = gate_config(min_samples=6, min_slice_samples=6)
+"""Looks at all of ``HELD_OUT`` before it decides."""
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    return tiny_decoder(tmp_path_factory.mktemp("evaluation"), "mistral")
+
+
+def trainer_of(*jobs: Job) -> Trainer:
+    return Trainer(jobs, ManualClock())
+
+
+def resets(events: list[TrainingEvent]) -> list[ShadowReset]:
+    return [event for event in events if isinstance(event, ShadowReset)]
+
+
+def test_what_is_served_is_measured_first(decoder: Decoder) -> None:
+    held_out = make_samples([10, 33, 15, 12], seed=2)
+    start = random_state(decoder, 4)
+    corpus = make_corpus(None, held_out, general_samples([20] * 30))
+    trainer = trainer_of(make_job(decoder, start=start, corpus=corpus))
+    events = run_until(trainer, baselines)
+    (first,) = baselines(events)
+    assert first.loss == pytest.approx(mean_loss(decoder, held_out, start), rel=1e-5)
+    num_general = len(corpus.held_out_ids()[GENERAL])
+    assert (first.step, first.num_samples) == (0, 4 + num_general)
+    assert num_general > 0
+    assert events == [first]
+
+
+def test_a_candidate_is_what_was_evaluated_and_is_better(decoder: Decoder) -> None:
+    job = make_job(decoder, job_config(**QUICK), training=TRAINING, held_out=HELD_OUT, gate=WHOLE)
+    events = run_until(trainer_of(job), steps(24))
+    (first,), later = baselines(events), evaluations(events)
+    served = first.loss
+    for report in later:
+        assert report.num_samples == len(HELD_OUT)
+        assert report.active_loss == pytest.approx(served, rel=1e-6)
+        assert (report.candidate is not None) is (report.report.verdict is Verdict.BETTER)
+        if report.candidate is not None:
+            measured = mean_loss(decoder, HELD_OUT, report.candidate)
+            assert report.loss == pytest.approx(measured, rel=1e-5)
+            assert report.loss < served
+            served = report.loss
+    assert sum(report.candidate is not None for report in later) >= 2
+    assert not resets(events)
+
+
+def run_trial(trainer: Trainer) -> list[Quantum]:
+    """Run one evaluation of the shadow from its first quantum; return its quanta."""
+    run_quanta(trainer, lambda q: q.kind is QuantumKind.STAGE)
+    kinds = {QuantumKind.FORWARD, QuantumKind.SNAPSHOT}
+    return run_quanta(trainer, lambda q: q.kind in kinds)
+
+
+def test_losses_that_are_known_are_not_measured_again(decoder: Decoder) -> None:
+    """Neither those of the first measurement nor those of a candidate that was handed out."""
+    gate = replace(WHOLE, rotate_share=0.0)
+    job = make_job(decoder, job_config(**QUICK), training=TRAINING, held_out=HELD_OUT, gate=gate)
+    trainer = trainer_of(job)
+    run_until(trainer, baselines)
+    for _ in range(3):
+        quanta = run_trial(trainer)
+        passes = [q for q in quanta if q.kind is QuantumKind.EVALUATE_FORWARD and q.index == 0]
+        rows = sum(q.size for q in passes)
+        assert rows == sum(sample.num_rows for sample in HELD_OUT)
+
+
+def test_held_out_samples_take_turns(decoder: Decoder) -> None:
+    held_out = lessons(24, RIGHT, seed=2)
+    gate = gate_config(min_samples=6, max_samples=6, rotate_share=0.5, error=1e-9)
+    config = job_config(micro_batch_tokens=80, tokens_per_step=160, **QUICK)
+    job = make_job(decoder, config, training=TRAINING, held_out=held_out, gate=gate)
+    trainer, seen = trainer_of(job), []
+    for _ in range(8):
+        run_until(trainer, evaluations)
+        seen.append(frozenset(job._examiner._candidate))
+    assert len(frozenset.union(*seen)) == 24
+    assert all(a & b for a, b in zip(seen, seen[1:], strict=False)), "some stay"
+
+
+def test_flipped_labels_are_refused_and_the_shadow_starts_over(decoder: Decoder) -> None:
+    """What is served knows the right answer; the data teaches a wrong one."""
+    start = taught_state(decoder, RIGHT)
+    gate = gate_config(max_worse=2)
+    job = make_job(
+        decoder,
+        job_config(**QUICK),
+        start=start,
+        training=lessons(60, WRONG, seed=1),
+        held_out=lessons(20, RIGHT, seed=2),
+        gate=gate,
+    )
+    events = run_until(trainer_of(job), resets)
+    reports = evaluations(events)
+    assert not any(report.candidate for report in reports)
+    assert [r.report.verdict for r in reports[-2:]] == [Verdict.WORSE] * 2
+    (reset,) = resets(events)
+    assert reset.step == reports[-1].step
+    assert "2 evaluations in a row" in reset.reason
+    assert torch.equal(job._state.shadow.state().flat, start.flat)
+    assert not job._state.optimizer.mean.any()
+
+
+def test_better_on_average_but_worse_on_one_slice_is_refused(decoder: Decoder) -> None:
+    start = taught_state(decoder, WRONG)
+    slices = [lessons(8, RIGHT, seed=2 + i, slice=f"domain {i}") for i in range(3)]
+    forgotten = lessons(8, WRONG, seed=9, slice="before")
+    job = make_job(
+        decoder,
+        job_config(**QUICK),
+        start=start,
+        training=TRAINING,
+        held_out=[sample for held_out in (*slices, forgotten) for sample in held_out],
+        gate=gate_config(min_samples=32, min_slice_samples=8),
+    )
+    reports = evaluations(run_until(trainer_of(job), steps(20)))
+    assert reports
+    worse_slice = [r for r in reports if r.report.verdict is Verdict.SLICE_WORSE]
+    assert worse_slice
+    assert any(r.loss < r.active_loss for r in worse_slice)
+    assert not any(r.candidate for r in reports)
+    sums = worse_slice[-1].report.slices["before"]
+    assert sums.sum_d / sums.n > sums.bound
+
+
+def test_forgotten_general_text_is_a_reason_to_refuse(decoder: Decoder) -> None:
+    start = taught_state(decoder, WRONG)
+    general = lessons(60, WRONG, seed=9, slice=GENERAL)
+    corpus = make_corpus(TRAINING, lessons(24, RIGHT, seed=2), general)
+    job = make_job(
+        decoder,
+        job_config(replay_share=0.0, **QUICK),
+        start=start,
+        corpus=corpus,
+        gate=gate_config(min_samples=12),
+    )
+    reports = evaluations(run_until(trainer_of(job), steps(20)))
+    assert any(r.report.verdict is Verdict.SLICE_WORSE for r in reports)
+    assert not any(r.candidate for r in reports)
+
+
+def test_a_loss_that_is_not_finite_starts_the_shadow_over(decoder: Decoder) -> None:
+    job = make_job(decoder, job_config(**QUICK), training=TRAINING, held_out=HELD_OUT)
+    trainer = trainer_of(job)
+    run_until(trainer, lambda e: evaluations(e) and evaluations(e)[-1].candidate)
+    served = job._examiner.served
+    run_quanta(trainer, lambda q: q.kind is QuantumKind.PREPARE)
+    run_quanta(trainer, lambda q: q.kind is QuantumKind.EVALUATE_FORWARD)
+    job._state.shadow.load_parameters(torch.full_like(job._state.shadow.parameters, math.nan))
+    events = run_until(trainer, resets)
+    (broken,) = evaluations(events)
+    assert broken.report.verdict is Verdict.NOT_FINITE
+    assert broken.candidate is None
+    assert torch.equal(job._state.shadow.state().flat, served.flat)
+    later = evaluations(run_until(trainer, steps(12)))
+    assert later
+    assert all(math.isfinite(report.loss) for report in later)
+
+
+def test_parameters_that_are_not_finite_start_the_shadow_over(decoder: Decoder) -> None:
+    """At the next step, for every gradient is NaN from then on."""
+    job = make_job(decoder, training=TRAINING, held_out=HELD_OUT)
+    trainer = trainer_of(job)
+    run_until(trainer, steps(1))
+    job._state.shadow.load_parameters(torch.full_like(job._state.shadow.parameters, math.inf))
+    events = run_until(trainer, resets)
+    assert resets(events)[0].step == 2
+    assert job._state.is_finite
+    run_until(trainer, steps(2))
+    assert job._state.is_finite
+
+
+@pytest.mark.parametrize("learning_rate", [3.0, 1e4, 1e30])
+def test_an_exploding_learning_rate_ends_in_a_reset_and_never_in_a_candidate(
+    decoder: Decoder, learning_rate: float
+) -> None:
+    start = taught_state(decoder, RIGHT)
+    config = job_config(learning_rate=learning_rate, evaluate_every=1)
+    job = make_job(
+        decoder, config, start=start, training=TRAINING, held_out=lessons(20, RIGHT, seed=2)
+    )
+    events = run_until(trainer_of(job), lambda e: len(resets(e)) >= 2)
+    assert not any(report.candidate for report in evaluations(events))
+    assert torch.equal(job._state.shadow.state().flat, start.flat)
+
+
+def test_a_served_version_that_is_broken_is_beaten_by_anything(decoder: Decoder) -> None:
+    job = make_job(decoder, job_config(evaluate_every=1), training=TRAINING, held_out=HELD_OUT)
+    trainer = trainer_of(job)
+    start = job._state.shadow.state()
+    job._examiner.serve(AdapterState(start.layout, torch.full_like(start.flat, math.nan)))
+    events = run_until(trainer, evaluations)
+    (report,) = evaluations(events)
+    assert report.candidate is not None
+    assert [b.loss for b in baselines(events)] == [math.inf]
+
+
+def test_a_restored_shadow_must_beat_what_is_served_now(decoder: Decoder) -> None:
+    """A version published after the checkpoint is better than the checkpoint's shadow."""
+    config = job_config(**QUICK)
+    trainer = trainer_of(
+        make_job(decoder, config, training=TRAINING, held_out=HELD_OUT, gate=WHOLE)
+    )
+    run_until(trainer, steps(2))
+    snapshot = take_snapshot(trainer)
+    published = taught_state(decoder, RIGHT)
+    job = make_job(
+        decoder, config, start=published, training=TRAINING, held_out=HELD_OUT, gate=WHOLE
+    )
+    job.restore(snapshot.tensors, snapshot.meta)
+    (report,) = evaluations(run_until(trainer_of(job), evaluations))
+    served = mean_loss(decoder, HELD_OUT, published)
+    assert report.active_loss == pytest.approx(served, rel=1e-5)
+    assert report.loss > report.active_loss
+    assert report.candidate is None
+
+
+def test_a_removed_held_out_sample_is_not_judged_by(decoder: Decoder) -> None:
+    held_out = lessons(30, RIGHT, seed=2)
+    config = job_config(**QUICK)
+    gate = gate_config(min_samples=20, error=1e-6)
+    job = make_job(decoder, config, training=TRAINING, held_out=held_out, gate=gate)
+    trainer = trainer_of(job)
+    run_until(trainer, baselines)
+    run_quanta(trainer, lambda q: q.kind is QuantumKind.STAGE)
+    gone = {sample.sample_id for sample in held_out[:20]}
+    for sample_id in gone:
+        assert trainer.remove_sample("a", sample_id)
+    (report,) = evaluations(run_until(trainer, evaluations))
+    assert report.num_samples == 10
+    assert not gone & job._examiner._candidate.keys()
+
+
+def test_evaluations_keep_to_their_share_of_what_was_learned(decoder: Decoder) -> None:
+    held_out = lessons(80, RIGHT, seed=2)
+    gate = gate_config(evaluation_share=0.2, min_samples=10, error=1e-9)
+    job = make_job(
+        decoder, job_config(evaluate_every=1), training=TRAINING, held_out=held_out, gate=gate
+    )
+    trainer = trainer_of(job)
+    run_until(trainer, baselines)  # which the initial grant pays for
+    learned = evaluated = num_trials = 0
+    for _ in range(6_000):
+        quantum = trainer.peek()
+        assert quantum is not None
+        first = quantum.index == 0
+        learned += quantum.size * (quantum.kind is QuantumKind.FORWARD and first)
+        evaluated += quantum.size * (quantum.kind is QuantumKind.EVALUATE_FORWARD and first)
+        num_trials += len(evaluations(list(trainer.run(quantum))))
+        # A micro-batch that is under way counts as learned when it is complete.
+        assert evaluated <= 0.2 * 3 * learned + 1
+    assert num_trials > 5
+    assert evaluated > 0.8 * 0.2 * 3 * learned
+
+
+def test_a_trial_waits_until_enough_of_each_slice_is_affordable(decoder: Decoder) -> None:
+    held_out = [s for i in range(12) for s in lessons(10, RIGHT, seed=20 + i, slice=f"domain {i}")]
+    gate = gate_config(min_samples=12, min_slice_samples=6, evaluation_share=0.1)
+    config = job_config(learning_rate=5e-3, evaluate_every=1)
+    job = make_job(decoder, config, training=TRAINING, held_out=held_out, gate=gate)
+    first, *_ = evaluations(run_until(trainer_of(job), evaluations))
+    assert first.step > 1
+    assert len(first.report.slices) == 12
+    assert all(sums.n >= 3 for sums in first.report.slices.values())
+
+
+def test_a_trial_that_runs_out_of_allowance_proves_nothing_and_saves_up(decoder: Decoder) -> None:
+    """So much proof is asked for that no trial which is affordable at first can give it."""
+    held_out = lessons(120, RIGHT, seed=20)
+    gate = gate_config(min_samples=12, error=1e-12, evaluation_share=0.1)
+    config = job_config(learning_rate=5e-3, evaluate_every=1)
+    job = make_job(decoder, config, training=TRAINING, held_out=held_out, gate=gate)
+    reports = evaluations(
+        run_until(trainer_of(job), lambda e: any(r.candidate for r in evaluations(e)))
+    )
+    *refused, passed = reports
+    assert refused
+    assert {r.report.verdict for r in refused} == {Verdict.NOT_SHOWN}
+    assert passed.num_samples > refused[0].num_samples
+
+
+def test_weights_have_no_say_in_evaluations(decoder: Decoder) -> None:
+    heavy = [replace(sample, weight=5.0 * (i + 1)) for i, sample in enumerate(HELD_OUT)]
+    start = random_state(decoder, 4)
+    trainer = trainer_of(make_job(decoder, start=start, held_out=heavy))
+    (first,) = baselines(run_until(trainer, baselines))
+    assert first.loss == pytest.approx(mean_loss(decoder, HELD_OUT, start), rel=1e-5)
+    assert sample_losses(decoder, heavy, start) == sample_losses(decoder, HELD_OUT, start)

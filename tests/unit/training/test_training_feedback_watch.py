@@ -1,0 +1,149 @@
+"""A promoted version is watched on fresh feedback."""
+
+import pytest
+import torch
+
+from collm.clock import ManualClock
+from collm.lora.state import AdapterState
+from collm.model.decoder import Decoder
+from collm.training.events import Regression, TrainingEvent
+from collm.training.trainer import Trainer
+from collm.types import VersionId
+from factories.training import (
+    gate_config,
+    job_config,
+    lessons,
+    make_job,
+    mean_loss,
+    run_until,
+    steps,
+    taught_state,
+    tiny_decoder,
+)
+
+RIGHT, WRONG = (5, 6, 7, 8), (15, 16, 17, 18)
+ONE, TWO = VersionId("a@1"), VersionId("a@2")
+FEEDBACK = lessons(40, RIGHT, seed=33)
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    return tiny_decoder(tmp_path_factory.mktemp("watch"), "mistral")
+
+
+@pytest.fixture(scope="module")
+def right(decoder: Decoder) -> AdapterState:
+    return taught_state(decoder, RIGHT)
+
+
+@pytest.fixture(scope="module")
+def wrong(decoder: Decoder) -> AdapterState:
+    return taught_state(decoder, WRONG)
+
+
+def trainer_on(decoder: Decoder, start: AdapterState, **gate: float) -> Trainer:
+    job = make_job(
+        decoder,
+        job_config(),
+        start=start,
+        training=lessons(30, RIGHT, seed=1),
+        held_out=lessons(20, RIGHT, seed=2),
+        gate=gate_config(**gate),
+    )
+    trainer = Trainer([job], ManualClock())
+    run_until(trainer, steps(6))
+    return trainer
+
+
+def regressions(events: list[TrainingEvent]) -> list[Regression]:
+    return [event for event in events if isinstance(event, Regression)]
+
+
+def test_a_version_that_is_worse_on_feedback_regresses_once(
+    decoder: Decoder, right: AdapterState, wrong: AdapterState
+) -> None:
+    trainer = trainer_on(decoder, wrong)
+    trainer.promoted("a", TWO, wrong, ONE, right)
+    trainer.add_samples("a", FEEDBACK)
+    (found,) = regressions(run_until(trainer, steps(10)))
+    assert found.adapter == "a"
+    numbers = found.numbers
+    assert (numbers["active"], numbers["previous"]) == (TWO, ONE)
+    assert numbers["active_loss"] > numbers["previous_loss"] + 1.0
+    trainer.add_samples("a", lessons(40, RIGHT, seed=34))
+    assert not regressions(run_until(trainer, steps(10)))
+
+
+def test_the_numbers_are_those_of_the_feedback(
+    decoder: Decoder, right: AdapterState, wrong: AdapterState
+) -> None:
+    trainer = trainer_on(decoder, wrong)
+    trainer.promoted("a", TWO, wrong, ONE, right)
+    trainer.add_samples("a", FEEDBACK[:3])
+    run_until(trainer, steps(2))
+    watch = trainer._jobs["a"]._watch
+    assert watch is not None
+    numbers = watch.numbers()
+    assert numbers["num_samples"] == 3
+    assert numbers["active_loss"] == pytest.approx(
+        mean_loss(decoder, FEEDBACK[:3], wrong), rel=1e-5
+    )
+    assert numbers["previous_loss"] == pytest.approx(
+        mean_loss(decoder, FEEDBACK[:3], right), rel=1e-5
+    )
+
+
+def test_a_version_that_holds_up_does_not_regress(
+    decoder: Decoder, right: AdapterState, wrong: AdapterState
+) -> None:
+    for active, previous in ((right, wrong), (right, right)):
+        trainer = trainer_on(decoder, active)
+        trainer.promoted("a", TWO, active, ONE, previous)
+        trainer.add_samples("a", FEEDBACK)
+        assert not regressions(run_until(trainer, steps(12)))
+
+
+def test_without_a_version_to_return_to_nothing_is_watched(
+    decoder: Decoder, wrong: AdapterState
+) -> None:
+    trainer = trainer_on(decoder, wrong)
+    trainer.promoted("a", TWO, wrong, None, None)
+    trainer.add_samples("a", FEEDBACK)
+    assert not regressions(run_until(trainer, steps(10)))
+
+
+def test_a_rollback_ends_the_watch(
+    decoder: Decoder, right: AdapterState, wrong: AdapterState
+) -> None:
+    trainer = trainer_on(decoder, wrong)
+    trainer.promoted("a", TWO, wrong, ONE, right)
+    trainer.add_samples("a", FEEDBACK)
+    trainer.reset("a", right)
+    assert not regressions(run_until(trainer, steps(8)))
+    assert torch.isfinite(trainer._jobs["a"]._state.shadow.parameters).all()
+
+
+def test_removed_feedback_is_not_measured(
+    decoder: Decoder, right: AdapterState, wrong: AdapterState
+) -> None:
+    trainer = trainer_on(decoder, wrong)
+    trainer.promoted("a", TWO, wrong, ONE, right)
+    trainer.add_samples("a", FEEDBACK)
+    for sample in FEEDBACK[2:]:
+        trainer.remove_sample("a", sample.sample_id)
+    run_until(trainer, steps(3))
+    watch = trainer._jobs["a"]._watch
+    assert watch is not None
+    assert watch.numbers()["num_samples"] == 2
+
+
+def test_watching_keeps_to_the_allowance(
+    decoder: Decoder, right: AdapterState, wrong: AdapterState
+) -> None:
+    trainer = trainer_on(decoder, wrong, evaluation_share=0.02)
+    trainer.promoted("a", TWO, wrong, ONE, right)
+    trainer.add_samples("a", FEEDBACK)
+    run_until(trainer, steps(1))
+    watch = trainer._jobs["a"]._watch
+    assert watch is not None
+    assert watch.num_rows_due > 0, "it waits"
