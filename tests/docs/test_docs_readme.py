@@ -1,5 +1,6 @@
 """Every code block of the README runs, against a tiny replica under the names that it uses."""
 
+import json
 import os
 import re
 import shlex
@@ -24,7 +25,7 @@ from collm.replica.config import ReplicaConfig
 from collm.replica.settings import ReplicaSettings, SampleSets
 from collm.training.config import JobConfig, TrainingConfig
 from factories.checkpoints import tiny_checkpoint
-from factories.replicas import SAMPLES
+from factories.replicas import CHATS, SAMPLES
 from factories.server_thread import running_server
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +59,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         replica=ReplicaConfig(data_dir=str(folder / "data"), threads=1),
         memory=MemoryConfig(kv_cache_mib=4),
         scheduler=SchedulerConfig(),
-        lora=LoraConfig(max_rank=4, num_slots=4),
+        lora=LoraConfig(max_rank=16, num_slots=6),
         pacing=PacingConfig(),
         training=TrainingConfig(
             jobs=(JobConfig(adapter="intents", data="chats", rank=4),), general_data=None
@@ -73,10 +74,16 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         replica.close()
 
 
-def run(command: list[str]) -> str:
-    quiet = {"OMP_NUM_THREADS": "1", "NO_PROXY": "127.0.0.1"}
+def run(command: list[str], cwd: Path = ROOT, **variables: str) -> str:
+    here = Path(sys.executable).parent
+    extra = {
+        "OMP_NUM_THREADS": "1",
+        "NO_PROXY": "127.0.0.1",
+        "PATH": f"{here}{os.pathsep}{os.environ['PATH']}",
+        **variables,
+    }
     result = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=os.environ | quiet
+        command, capture_output=True, text=True, timeout=60, cwd=cwd, env=os.environ | extra
     )
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -102,14 +109,23 @@ def test_make_line_names_a_target_whose_command_has_these_options(line: str):
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
-@pytest.mark.parametrize("text", blocks_to_run("bash"))
+@pytest.mark.parametrize("text", [t for t in blocks_to_run("bash") if "curl" in t])
 def test_shell_example_is_answered(text: str, url: str):
     assert README_URL in text
     assert '"finish_reason"' in run(["bash", "-euc", text.replace(README_URL, url)])
 
 
+@pytest.mark.parametrize("text", [t for t in blocks_to_run("bash") if "curl" not in t])
+def test_command_example_is_answered(text: str, url: str):
+    assert all(line.startswith("collm ") for line in text.splitlines())
+    assert "intents" in run(["bash", "-euc", text], COLLM_URL=url)
+
+
 @pytest.mark.parametrize("text", blocks_to_run("python"))
-def test_python_example_is_answered(text: str, url: str):
+def test_python_example_is_answered(text: str, url: str, tmp_path: Path):
+    lines = [json.dumps({"messages": chat}) for chat in CHATS]
+    (tmp_path / "chats.jsonl").write_text("\n".join(lines))
     assert README_URL in text
-    printed = run([sys.executable, "-W", "error", "-c", text.replace(README_URL, url)])
-    assert re.search(r"from (base|intents@\d+)$", printed), printed
+    code = text.replace(README_URL, url)
+    printed = run([sys.executable, "-W", "error", "-c", code], tmp_path)
+    assert re.search(r"from (base|(intents|support)@\d+)$", printed), printed

@@ -62,6 +62,7 @@ class MemoryFolder:
         self.notes: list[str] = []
         self.job_checkpoints: list[tuple[VersionId, int]] = []
         self.discarded: list[str] = []
+        self.kept_places: list[str] = []
         self.pinned: list[VersionId] = []
 
     def promote(self, version: VersionId, reason: str, numbers: Mapping[str, Any]) -> None:
@@ -78,6 +79,9 @@ class MemoryFolder:
 
     def discard(self, adapter: str) -> None:
         self.discarded.append(adapter)
+
+    def keep_place(self, adapter: str) -> None:
+        self.kept_places.append(adapter)
 
     def add(self, version: VersionId) -> None:
         self.log.append(f"pinned {version}")

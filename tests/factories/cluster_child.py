@@ -12,12 +12,12 @@ from pathlib import Path
 
 from collm.cli import main as command_line
 from collm.cli.parent_watch import end_with_stdin
-from collm.cluster.snapshot_json import to_json
 from collm.server.app import make_app
 from collm.server.config import ServerConfig
 from collm.server.run import run
 from factories.fake_backends import fake_backends
 from factories.fake_replica import BASE_MODEL, FakeReplica, Hold, events_for
+from factories.fake_rounds import FakeRoundDesk
 from factories.snapshots import make_snapshot
 
 GRACE_S = 20.0
@@ -31,12 +31,9 @@ def script(request):
 
 def run_replica(name):
     replica = FakeReplica(script)
-    app = make_app(fake_backends(replica), ServerConfig(port=0))
     snapshot = replace(make_snapshot(name), names=(BASE_MODEL,), active={}, quality={})
-
-    @app.get("/control/state")
-    def state():
-        return to_json(snapshot)
+    rounds = FakeRoundDesk(snapshot)
+    app = make_app(fake_backends(replica, rounds=rounds), ServerConfig(port=0))
 
     @app.post("/test/release")
     def release():

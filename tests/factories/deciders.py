@@ -41,6 +41,9 @@ class RecordedTrainer:
     def add(self, job):
         self.adapters += (job.name,)
 
+    def learns_together(self, adapter):
+        return False
+
     def rebase(self, adapter, old, new):
         self._do("rebase", adapter, old, new)
 

@@ -8,12 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collm.clock import ManualClock
-from collm.cluster.client import ADAPTER_CONFIG, ADAPTER_WEIGHTS, AdapterFiles, Progress
+from collm.cluster.client import ADAPTER_CONFIG, ADAPTER_WEIGHTS, AdapterFiles
 from collm.cluster.members import Members
 from collm.cluster.timing import Timing
 from collm.errors import CollmError, RoundError, UnknownObjectError, UnreachableError
 from collm.federated.aggregate_plan import REPORT_FILE, AggregatePlan, AggregateReport
-from collm.federated.rounds import GatePlan, GateReport, RoundPlan, SliceSums, UpdateReport
+from collm.federated.rounds import (
+    GatePlan,
+    GateReport,
+    Progress,
+    RoundPlan,
+    SliceSums,
+    UpdateReport,
+)
 from collm.types import ReplicaSnapshot, StepCoefficients, VersionId
 
 DIGEST = "d" * 64

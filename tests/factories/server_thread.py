@@ -9,12 +9,15 @@ from collm.server.app import make_app
 from collm.server.backend import Backends, Replica
 from collm.server.config import ServerConfig
 from collm.server.run import bind, serve
+from collm.server.service import Membership
 from factories.fake_backends import fake_backends
 
 
 class ServerThread:
-    def __init__(self, backends: Backends, config: ServerConfig) -> None:
-        self._app = make_app(backends, config)
+    def __init__(
+        self, backends: Backends, config: ServerConfig, membership: Membership | None = None
+    ) -> None:
+        self._app = make_app(backends, config, membership)
         self._sock = bind(config)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
@@ -48,11 +51,13 @@ class ServerThread:
 
 
 @contextmanager
-def running_server(served: Backends | Replica, **settings: object) -> Iterator[ServerThread]:
+def running_server(
+    served: Backends | Replica, membership: Membership | None = None, **settings: object
+) -> Iterator[ServerThread]:
     """Serve; a replica alone gets fakes for everything else."""
     config = ServerConfig(port=0, **settings)  # type: ignore[arg-type]
     backends = served if isinstance(served, Backends) else fake_backends(served)
-    server = ServerThread(backends, config)
+    server = ServerThread(backends, config, membership)
     server.start()
     try:
         yield server

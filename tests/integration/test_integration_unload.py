@@ -1,17 +1,16 @@
 """Adapters that go and come back under the same name while requests run."""
 
-from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
 
 from collm.errors import UnknownAdapterError
-from collm.lora.store import version_id
-from collm.replica.inbox import Abort, Published, Unload
+from collm.replica.inbox import Abort
 from collm.types import FinishReason
 from factories.checkpoints import tiny_checkpoint
-from factories.engines import build_engine, generate, random_adapter, random_tokens
+from factories.engines import build_engine, random_adapter, random_tokens
 from factories.replicas import build_rig, greedy
+from factories.versions import answer_alone, ask_for, load, unload
 
 
 @pytest.fixture(scope="module")
@@ -22,35 +21,6 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture
 def rig(checkpoint):
     return build_rig(build_engine(checkpoint, num_blocks=300))
-
-
-def load(rig, label, seed, adapter="a"):
-    reply = Future()
-    message = Published(
-        adapter=adapter,
-        version=version_id(adapter, label),
-        state=random_adapter(rig.engine.spec, seed=seed),
-        metadata={},
-        numbers={},
-        is_local=False,
-        reply=reply,
-    )
-    rig.inbox.put(message)
-    rig.run_until(reply.done)
-    return reply.result(0)
-
-
-def unload(rig, adapter="a"):
-    reply = Future()
-    rig.inbox.put(Unload(adapter, reply))
-    rig.run_until(reply.done)
-    return reply.result(0)
-
-
-def alone(checkpoint, seed, prompt, max_tokens):
-    engine = build_engine(checkpoint)
-    model = engine.publish("a", "1", random_adapter(engine.spec, seed=seed))
-    return generate(engine, [greedy("alone", prompt, model, max_tokens=max_tokens)])["alone"]
 
 
 def test_unload_in_the_midst_of_requests_with_several_choices_lets_them_end(checkpoint, rig):
@@ -64,7 +34,7 @@ def test_unload_in_the_midst_of_requests_with_several_choices_lets_them_end(chec
     rig.run_until(lambda: rig.has_ended("late"))
     assert isinstance(rig.events["late"][-1].error, UnknownAdapterError)
     rig.run_until(lambda: sum(event.finish_reason is not None for event in rig.events["r"]) == 3)
-    expected = alone(checkpoint, 1, prompt, 30)
+    expected = answer_alone(checkpoint, 1, prompt, 30)
     for choice in range(3):
         tokens = [e.token_id for e in rig.events["r"] if e.choice == choice and e.token_id]
         assert tokens == [token for token in expected if token]
@@ -81,7 +51,7 @@ def test_name_that_is_loaded_again_with_other_content_answers_by_that(checkpoint
         name = f"r{number}"
         rig.submit(greedy(name, prompt, "a", max_tokens=10))
         rig.run_until(lambda name=name: rig.has_ended(name))
-        assert rig.tokens(name) == alone(checkpoint, number, prompt, 10)
+        assert rig.tokens(name) == answer_alone(checkpoint, number, prompt, 10)
         unload(rig)
 
 
@@ -92,21 +62,10 @@ def test_load_for_which_there_is_no_room_evicts_no_version_in_use(checkpoint):
         load(rig, label, seed)
         rig.submit(greedy(label, prompt, "a", max_tokens=100))
         rig.step()
-    reply = Future()
-    rig.inbox.put(
-        Published(
-            adapter="b",
-            version=version_id("b", "1"),
-            state=random_adapter(rig.engine.spec, seed=3),
-            metadata={},
-            numbers={},
-            is_local=False,
-            reply=reply,
-        )
-    )
+    reply = ask_for(rig, "b", "1", random_adapter(rig.engine.spec, seed=3))
     rig.run_until(lambda: rig.has_ended("1", "2"))
-    assert rig.tokens("1") == alone(checkpoint, 1, prompt, 100)
-    assert rig.tokens("2") == alone(checkpoint, 2, prompt, 100)
+    assert rig.tokens("1") == answer_alone(checkpoint, 1, prompt, 100)
+    assert rig.tokens("2") == answer_alone(checkpoint, 2, prompt, 100)
     rig.clock.advance(20.0)
     rig.step()
     assert "no adapter slot is free" in str(reply.exception(0))

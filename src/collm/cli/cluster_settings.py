@@ -38,14 +38,24 @@ def replica_config(
         num_cores: Cores that all replicas share.
 
     Raises:
-        ConfigError: Two of its jobs are for one adapter.
+        ConfigError: Two of its jobs are for one adapter, or a round's adapter fits no slot.
     """
+    for one in config.cluster.rounds:
+        if one.rank > config.lora.max_rank:
+            raise ConfigError(
+                f"cluster.rounds: {one.adapter!r} has rank {one.rank}; lora.max_rank allows up to "
+                f"{config.lora.max_rank}"
+            )
     entry = config.cluster.replicas[index]
     even_share = max(1, num_cores // len(config.cluster.replicas))
     threads = entry.threads or config.replica.threads or even_share
     folder = Path(entry.data_dir or Path(config.replica.data_dir) / entry.name)
     try:
-        training = replace(config.training, jobs=(*config.training.jobs, *entry.jobs))
+        training = replace(
+            config.training,
+            jobs=(*config.training.jobs, *entry.jobs),
+            rounds=tuple(one.adapter for one in config.cluster.rounds),
+        )
         own = replace(
             config,
             # Replicas with the same samples take them in different orders.

@@ -16,14 +16,22 @@ from collm.server.app import make_app
 from collm.server.backend import Backends
 from collm.server.config import ServerConfig
 from collm.server.run import run
+from collm.server.service import Membership
 
 _SWITCH_INTERVAL_S = 0.001
 """How long the HTTP thread may hold the interpreter while the step loop wants it; Python's own 5 ms
 would be felt in every step."""
 
 
-def run_replica(config: CollmConfig) -> None:
+def run_replica(
+    config: CollmConfig, name: str | None = None, control_secret: str | None = None
+) -> None:
     """Load the model, start learning, and serve until a signal.
+
+    Args:
+        config: The replica's own.
+        name: Its name in a cluster; ``None`` serves alone.
+        control_secret: By which it knows its front, given exactly with a name.
 
     Raises:
         ModelError: The model cannot be found or served.
@@ -36,6 +44,7 @@ def run_replica(config: CollmConfig) -> None:
     checkpoint = Checkpoint(folder)
     checkpoint.verify()
     settings = ReplicaSettings(
+        name=name,
         base_model=config.model.served_name,
         dtype=getattr(torch, config.model.dtype),
         replica=config.replica,
@@ -47,7 +56,10 @@ def run_replica(config: CollmConfig) -> None:
     )
     replica = open_replica(checkpoint, settings, samples)
     try:
-        serve_replica(backends_of(replica), config.server)
+        membership = None
+        if name is not None and control_secret is not None:
+            membership = Membership(name, control_secret)
+        serve_replica(backends_of(replica), config.server, membership)
     finally:
         replica.close()
 
@@ -60,17 +72,21 @@ def backends_of(replica: Replica) -> Backends:
         fine_tuning=replica.fine_tuning,
         feedback=replica.feedback,
         adapters=replica.adapters,
+        rounds=replica.rounds,
     )
 
 
-def serve_replica(backends: Backends, config: ServerConfig) -> None:
+def serve_replica(
+    backends: Backends, config: ServerConfig, membership: Membership | None = None
+) -> None:
     """Serve a replica in the main thread until a signal; prints the address once it listens.
 
     Raises:
         ConfigError: The address cannot be had.
         CollmError: The step loop ended by itself.
     """
-    run(make_app(backends, config), on_ready=lambda url: typer.echo(f"collm is ready at {url}"))
+    app = make_app(backends, config, membership)
+    run(app, on_ready=lambda url: typer.echo(f"collm is ready at {url}"))
 
 
 class _Announcer:

@@ -4,13 +4,13 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 import httpx
 
 from collm.errors import CollmError, RoundError, StateError, UnknownObjectError, UnreachableError
-from collm.federated.rounds import GatePlan, GateReport, RoundPlan, UpdateReport
+from collm.federated.rounds import GatePlan, GateReport, Progress, RoundPlan, UpdateReport
 from collm.types import VersionId
 
 T = TypeVar("T")
@@ -27,15 +27,6 @@ MAX_UPDATE_BYTES = 1 << 30
 """Larger answers are not read: what a member sends must not fill the front's memory."""
 _BUSY = (httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.TOO_MANY_REQUESTS)
 _MAX_QUOTED = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Progress(Generic[T]):
-    """How far a member's work is; still under way with neither report nor error."""
-
-    report: T | None = None
-    error: str | None = None
-    """Why there will be no report."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from collm.errors import RoundError
 from collm.federated.fields import Fields
 from collm.types import VersionId
+
+T = TypeVar("T")
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -241,6 +243,15 @@ class GateReport:
             slices={name: SliceSums.from_json(sums) for name, sums in slices.items()},
             num_not_finite=fields.integer("num_not_finite"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(Generic[T]):
+    """How far a member's work is; still under way with neither report nor error."""
+
+    report: T | None = None
+    error: str | None = None
+    """Why there will be no report."""
 
 
 def _version(text: str | None) -> VersionId | None:

@@ -21,8 +21,8 @@ class GateConfig:
     max_samples: int = 256
     """Most held-out samples that one candidate is compared on, general text included."""
     min_slice_samples: int = 8
-    """Samples of each slice before a candidate can pass, half as many of one whose loss fell; a
-    slice with fewer held-out samples in all is judged by what it has."""
+    """Samples of each slice before a candidate can pass, half as many of one whose loss is not even
+    half way to its bound; a slice with fewer held-out samples in all is judged by what it has."""
     slice_bound: float = 0.1
     """Most that a slice's mean loss may rise, in nats per token."""
     general_bound: float = 0.3

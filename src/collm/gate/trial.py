@@ -134,6 +134,13 @@ class Trial:
         """Samples compared so far, general text included."""
         return self._num_seen.total()
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether the candidate is better; slices may still be waited for."""
+        # Without any finite active loss there is no mean to compare, and anything finite is better.
+        is_lower = self._candidate_sum < self._active_sum or self._num_summed == 0
+        return is_lower and self._better.proves(self._config.error)
+
     def add(self, pair: PairedLoss) -> None:
         """Count one more held-out sample, which neither side was trained on."""
         self._num_seen[pair.slice] += 1
@@ -157,7 +164,7 @@ class Trial:
         refusal = self._refusal()
         if refusal is not None:
             return refusal
-        if not self._is_better():
+        if not self.is_proven:
             return Verdict.NOT_SHOWN if is_exhausted else None
         if any(sums.is_above for sums in self._slices.values()):
             return Verdict.SLICE_WORSE if is_exhausted else None
@@ -200,11 +207,6 @@ class Trial:
             return Verdict.WORSE
         return Verdict.SLICE_WORSE if surely else None
 
-    def _is_better(self) -> bool:
-        # Without any finite active loss there is no mean to compare, and anything finite is better.
-        is_lower = self._candidate_sum < self._active_sum or self._num_summed == 0
-        return is_lower and self._better.proves(self._config.error)
-
     def _has_enough_of_each(self) -> bool:
         return all(
             count >= min(self._num_wanted(name), self._sizes.get(name, count + 1))
@@ -212,9 +214,9 @@ class Trial:
         )
 
     def _num_wanted(self, name: str) -> int:
-        """Return the samples that a slice needs: half as many while it looks better, not worse."""
-        wanted = self._config.min_slice_samples
-        return wanted if self._slices[name].increase > 0.0 else -(-wanted // 2)
+        """Return the samples that a slice needs: half as many while it is far from its bound."""
+        wanted, sums = self._config.min_slice_samples, self._slices[name]
+        return wanted if sums.increase > sums.bound / 2 else -(-wanted // 2)
 
 
 def _mean(total: float, count: int) -> float:

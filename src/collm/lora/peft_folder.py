@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import Tensor
 
 from collm.errors import AdapterError
@@ -56,28 +56,44 @@ def save_peft(
     The scale is folded into B, so alpha equals the rank. ``base_digest`` goes into the weights'
     own metadata, where ``load_peft`` finds it and others do not mind it.
     """
-    tensors: dict[str, Tensor] = {}
-    modules = []
-    for factors in state.layout.views(state.flat):
-        for part, a, b in factors.parts():
-            name = f"{_ROOT}{_LAYERS}.{factors.layer}.{part.module}"
-            tensors[f"{name}.lora_A.weight"] = a.contiguous()
-            tensors[f"{name}.lora_B.weight"] = b.contiguous()
-            modules.append(part.module.rpartition(".")[2])
+    modules = {
+        part.module.rpartition(".")[2] for target in state.layout.targets for part in target.parts
+    }
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base_model,
         "r": state.layout.rank,
         "lora_alpha": state.layout.rank,
-        "target_modules": sorted(set(modules)),
+        "target_modules": sorted(modules),
         "lora_dropout": 0.0,
         "bias": "none",
         "inference_mode": True,
     }
-    metadata = {"format": "pt"} | ({_BASE_DIGEST: base_digest} if base_digest else {})
-    save_file(tensors, folder / PEFT_WEIGHTS, metadata=metadata)
+    save_file(_tensors(state), folder / PEFT_WEIGHTS, metadata=_metadata(base_digest))
     (folder / PEFT_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def weights_file(state: AdapterState, base_digest: str | None = None) -> bytes:
+    """Return the content of the weights file that ``save_peft`` writes.
+
+    The same state may give other bytes the next time.
+    """
+    return save(_tensors(state), metadata=_metadata(base_digest))
+
+
+def _tensors(state: AdapterState) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for factors in state.layout.views(state.flat):
+        for part, a, b in factors.parts():
+            name = f"{_ROOT}{_LAYERS}.{factors.layer}.{part.module}"
+            tensors[f"{name}.lora_A.weight"] = a.contiguous()
+            tensors[f"{name}.lora_B.weight"] = b.contiguous()
+    return tensors
+
+
+def _metadata(base_digest: str | None) -> dict[str, str]:
+    return {"format": "pt"} | ({_BASE_DIGEST: base_digest} if base_digest else {})
 
 
 def load_peft(folder: Path, spec: ModelSpec, base_digest: str | None = None) -> AdapterState:

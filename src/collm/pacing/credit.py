@@ -30,6 +30,11 @@ class Credit:
         return self._balance_s
 
     @property
+    def share(self) -> float:
+        """Share of wall time that training has for sure now."""
+        return self._share * self._scale
+
+    @property
     def scale(self) -> float:
         """What misses have left of the share, in (0, 1]."""
         return self._scale

@@ -3,25 +3,23 @@
 import asyncio
 import io
 import zipfile
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from weakref import WeakValueDictionary
 
-from collm.errors import AdapterError, RequestError, UnknownAdapterError
-from collm.lora.peft_folder import PEFT_CONFIG, PEFT_WEIGHTS, load_peft
+from collm.errors import RequestError, UnknownAdapterError
+from collm.lora.peft_folder import PEFT_CONFIG, PEFT_WEIGHTS
 from collm.lora.state import AdapterState
 from collm.lora.terms import Terms
 from collm.model.spec import ModelSpec
 from collm.replica.archive import Archive
 from collm.replica.board import Board
 from collm.replica.foreign_folder import (
-    MAX_CONFIG_BYTES,
-    check_size,
     copy_folder,
     find_folder,
     max_weights_bytes,
+    read_files,
+    read_filled,
 )
 from collm.replica.inbox import Keep, Published, Release, Rollback, Unload
 from collm.replica.library import Library
@@ -158,15 +156,10 @@ class AdapterDesk:
         """
         self._check_name(name)
 
-        def fill(folder: Path) -> None:
-            if len(config) > MAX_CONFIG_BYTES:
-                raise AdapterError(f"{PEFT_CONFIG} is too large")
-            check_size(weights_path, max_weights_bytes(self._terms.layout))
-            (folder / PEFT_CONFIG).write_bytes(config)
-            (folder / PEFT_WEIGHTS).symlink_to(weights_path.resolve())
-
         async with self._turn(name):
-            state = await asyncio.to_thread(self._read, name, fill)
+            state = await asyncio.to_thread(
+                read_files, name, config, weights_path, *self._conditions()
+            )
             published = await self._publish(name, state)
             if promote:
                 return await self._serve(published, state, "imported")
@@ -209,7 +202,7 @@ class AdapterDesk:
                     param="lora_name",
                     code="adapter_loaded",
                 )
-            state = await asyncio.to_thread(self._read, name, fill)
+            state = await asyncio.to_thread(read_filled, name, fill, *self._conditions())
             digest = await asyncio.to_thread(state.digest)
             for info in self._board.view.versions:
                 if info.adapter == name and info.is_active and info.digest == digest:
@@ -224,17 +217,9 @@ class AdapterDesk:
         # Held by those who wait for it alone, so that names do not pile up.
         return self._turns.setdefault(name, asyncio.Lock())
 
-    def _read(self, name: str, fill: Callable[[Path], None]) -> AdapterState:
-        """Return the checked content of the two files that ``fill`` puts into a folder of ours."""
-        with TemporaryDirectory(prefix="collm-adapter-") as folder:
-            fill(Path(folder))
-            try:
-                state = load_peft(Path(folder), self._spec, self._library.base_digest)
-            except AdapterError as error:
-                # Where we copied it to is nobody's business.
-                raise AdapterError(str(error).replace(f"{folder}/", "")) from None
-        self._terms.check(name, state)
-        return state
+    def _conditions(self) -> tuple[Terms, ModelSpec, str]:
+        """Return what decides whether an adapter from outside is taken."""
+        return self._terms, self._spec, self._library.base_digest
 
     async def _publish(self, name: str, state: AdapterState) -> PublishedVersion:
         metadata = {"origin": "import"}

@@ -1,5 +1,6 @@
 """What the replica writes to its data folder: in order, by another thread than the loop's."""
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -8,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from safetensors.torch import save_file
 
+from collm.lora.peft_folder import weights_file
 from collm.lora.state import AdapterState
 from collm.replica.inbox import Inbox, Promoted, PromotionFailed, Published, PublishFailed, tell
 from collm.replica.library import Library
@@ -23,6 +25,9 @@ CHECKPOINT_BASE = "base_digest"
 """Entry of a checkpoint's meta that names the base model it belongs to."""
 CHECKPOINT_JOB = "job_id"
 """Entry of a checkpoint's meta that names the job it belongs to."""
+
+_KEPT_ROUNDS = 3
+"""Rounds before the latest whose updates are kept."""
 
 
 class Worker(Protocol):
@@ -93,14 +98,14 @@ class Archive:
     def record_promotion(self, published: Published) -> None:
         """Write the decision to promote a staged version; then ``Promoted`` arrives.
 
-        If it cannot be written, ``PromotionFailed`` does. The training state on disk does not
-        survive a version from outside, which training is carried over to.
+        If it cannot be written, ``PromotionFailed`` does. Of the training state on disk only its
+        place survives a version from outside, which training is carried over to.
         """
 
         def action(data: DataFolder) -> None:
             data.decisions.promote(published.version, published.reason, published.numbers)
             if not published.is_local:
-                data.checkpoints.discard(published.adapter)
+                data.checkpoints.keep_place(published.adapter)
 
         def then(outcome: Exception | None) -> None:
             done = Promoted(published)
@@ -120,3 +125,29 @@ class Archive:
             CHECKPOINT_JOB: job_id,
         }
         self.write(lambda data: data.checkpoints.save(snapshot.adapter, fill, meta))
+
+    def save_update(
+        self,
+        adapter: str,
+        number: int,
+        member: str,
+        state: AdapterState,
+        then: Callable[[str | Exception], None],
+    ) -> None:
+        """Write what was learned for a round, drop what is older than any coordinator asks for.
+
+        Args:
+            adapter: Whose.
+            number: The round's.
+            member: This replica's name.
+            state: The update.
+            then: Called in the writing thread with the SHA-256 of the file, or why there is none.
+        """
+
+        def action(data: DataFolder) -> str:
+            content = weights_file(state, self._library.base_digest)
+            data.updates.save(adapter, number, member, content)
+            data.updates.discard_before(adapter, number - _KEPT_ROUNDS)
+            return hashlib.sha256(content).hexdigest()
+
+        self.write(action, then)

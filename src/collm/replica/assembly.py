@@ -28,6 +28,7 @@ from collm.replica.loop import StepLoop
 from collm.replica.post import Post
 from collm.replica.process_memory import resident_bytes
 from collm.replica.request_log import RequestLog
+from collm.replica.round_desk import RoundDesk
 from collm.replica.settings import ReplicaSettings, SampleSets
 from collm.replica.uploads import Uploads
 from collm.replica.writer import Writer
@@ -46,6 +47,7 @@ class Replica:
     fine_tuning: FineTuning
     feedback: FeedbackDesk
     adapters: AdapterDesk
+    rounds: RoundDesk
     inbox: Inbox
     thread: threading.Thread
     writer: Writer
@@ -77,6 +79,7 @@ def open_replica(checkpoint: Checkpoint, settings: ReplicaSettings, samples: Sam
         Path(settings.replica.data_dir),
         max_versions=settings.replica.max_versions,
         now_s=time.time,
+        owner=settings.name,
     )
     try:
         return _wire(checkpoint, settings, samples, data)
@@ -118,6 +121,7 @@ def _wire(
     _show(board, log, learning.learner, engine, metrics)
     warm_up_engine(engine, settings.base_model, clock)
     warm_up(engine.decoder)
+    board.describe_by(learning.outlook.look)
     loop = StepLoop(
         scheduler=engine.scheduler,
         runner=engine.runner,
@@ -191,6 +195,16 @@ def _replica(
             engine.terms,
             engine.decoder.spec,
             config.import_root,
+        ),
+        rounds=RoundDesk(
+            disk.data,
+            disk.library,
+            archive,
+            post,
+            learning.rounds,
+            engine.terms,
+            engine.decoder.spec,
+            lambda: board.state,
         ),
         inbox=inbox,
         thread=thread,

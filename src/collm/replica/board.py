@@ -9,9 +9,11 @@ from collm.engine.blocks import BlockManager
 from collm.engine.scheduler import Scheduler
 from collm.lora.store import AdapterStore
 from collm.metrics.exporter import ReplicaMetrics
-from collm.types import VersionInfo
+from collm.types import ReplicaSnapshot, VersionInfo
 
 _REFRESH_S = 0.25
+_STATE_S = 0.05
+"""Age at which the snapshot for the front is renewed: it routes by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,21 @@ class Board:
         self._sources: dict[str, Callable[[], Any]] = {}
         self._refreshed_at_s = 0.0
         self._num_preemptions = 0
+        self._make_state: Callable[[], ReplicaSnapshot] | None = None
+        self._state: ReplicaSnapshot | None = None
+        self._looked_at_s = 0.0
         self.view = View()
+
+    def describe_by(self, make: Callable[[], ReplicaSnapshot]) -> None:
+        """Let ``make`` say how the replica stands, for its front."""
+        self._make_state = make
+        self._state = make()
+
+    @property
+    def state(self) -> ReplicaSnapshot:
+        """How the replica stands; call it only after ``describe_by``."""
+        assert self._state is not None
+        return self._state
 
     def show(self, name: str, source: Callable[[], Any]) -> None:
         """Add a figure, or a group of them, that ``source`` returns ready for JSON."""
@@ -53,11 +69,15 @@ class Board:
 
     def refresh_if_due(self) -> None:
         """Refresh if the view has grown old."""
-        if self._clock.now_s() - self._refreshed_at_s >= _REFRESH_S:
+        now_s = self._clock.now_s()
+        if now_s - self._refreshed_at_s >= _REFRESH_S:
             self.refresh()
+        elif now_s - self._looked_at_s >= _STATE_S:
+            self._look()
 
     def refresh(self) -> None:
         """Look at everything anew."""
+        self._look()
         scheduler, blocks = self._scheduler, self._blocks
         num_used = blocks.num_blocks - blocks.num_free
         self._refreshed_at_s = self._clock.now_s()
@@ -76,3 +96,8 @@ class Board:
                 **{name: source() for name, source in self._sources.items()},
             },
         )
+
+    def _look(self) -> None:
+        self._looked_at_s = self._clock.now_s()
+        if self._make_state is not None:
+            self._state = self._make_state()

@@ -10,6 +10,8 @@ from collm.replica.board import Board
 from collm.replica.jobs import JobDesk
 from collm.replica.learner import Learner
 from collm.replica.promotions import Promotions
+from collm.replica.round_board import RoundBoard
+from collm.replica.round_member import RoundMember
 from collm.replica.swap import Swap
 from collm.replica.version_desk import VersionDesk
 from collm.training.trainer import Trainer
@@ -31,6 +33,8 @@ class Deciders:
     jobs: JobDesk
     learner: Learner
     versions: VersionDesk
+    rounds: RoundBoard
+    """What was found for others; any thread may read it."""
 
 
 def build_deciders(
@@ -41,12 +45,23 @@ def build_deciders(
     board: Board,
     clock: Clock,
     limits: DecisionLimits,
+    name: str = "replica",
 ) -> Deciders:
-    """Make them; a swap reaches training first, then the board, then whoever asked for it."""
+    """Make them; a swap reaches training first, then the board, then whoever asked for it.
+
+    ``name`` is the replica's.
+    """
     jobs = JobDesk(trainer, adapters, archive, metrics, board.refresh)
 
+    round_board = RoundBoard()
+    rounds = RoundMember(name, trainer, archive, round_board, clock)
+
     def on_swap(swap: Swap) -> None:
-        jobs.follow(swap)
+        events = rounds.follow(swap)
+        if events is None:
+            jobs.follow(swap)
+        else:
+            learner.handle(events)
         board.refresh()
 
     promotions = Promotions(
@@ -70,11 +85,11 @@ def build_deciders(
     learner = Learner(
         trainer,
         jobs,
+        rounds,
         promotions,
-        adapters,
         archive,
         clock,
         on_regression=versions.regressed,
         checkpoint_interval_s=limits.checkpoint_interval_s,
     )
-    return Deciders(jobs=jobs, learner=learner, versions=versions)
+    return Deciders(jobs=jobs, learner=learner, versions=versions, rounds=round_board)

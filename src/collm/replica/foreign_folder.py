@@ -2,12 +2,17 @@
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO
 
 from collm.errors import AdapterError, RequestError, UnknownAdapterError
 from collm.lora.layout import LoraLayout
-from collm.lora.peft_folder import PEFT_CONFIG, PEFT_WEIGHTS
+from collm.lora.peft_folder import PEFT_CONFIG, PEFT_WEIGHTS, load_peft
+from collm.lora.state import AdapterState
+from collm.lora.terms import Terms
+from collm.model.spec import ModelSpec
 
 MAX_CONFIG_BYTES = 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
@@ -57,6 +62,54 @@ def copy_folder(source: Path, target: Path, max_bytes: int) -> None:
         _copy(folder, PEFT_WEIGHTS, target, max_bytes)
     finally:
         os.close(folder)
+
+
+def read_files(
+    name: str,
+    config: bytes,
+    weights_path: Path,
+    terms: Terms,
+    spec: ModelSpec,
+    base_digest: str,
+) -> AdapterState:
+    """Return the checked content of an adapter's two files; raises ``AdapterError``.
+
+    Args:
+        name: The adapter.
+        config: Content of ``adapter_config.json``.
+        weights_path: A safetensors file of ours.
+        terms: What can be served here.
+        spec: The base model's shapes.
+        base_digest: The base model's digest.
+    """
+
+    def fill(folder: Path) -> None:
+        if len(config) > MAX_CONFIG_BYTES:
+            raise AdapterError(f"{PEFT_CONFIG} is too large")
+        check_size(weights_path, max_weights_bytes(terms.layout))
+        (folder / PEFT_CONFIG).write_bytes(config)
+        (folder / PEFT_WEIGHTS).symlink_to(weights_path.resolve())
+
+    return read_filled(name, fill, terms, spec, base_digest)
+
+
+def read_filled(
+    name: str,
+    fill: Callable[[Path], None],
+    terms: Terms,
+    spec: ModelSpec,
+    base_digest: str,
+) -> AdapterState:
+    """Return the checked content of the two files that ``fill`` puts into a folder of ours."""
+    with TemporaryDirectory(prefix="collm-adapter-") as folder:
+        fill(Path(folder))
+        try:
+            state = load_peft(Path(folder), spec, base_digest)
+        except AdapterError as error:
+            # Where we copied it to is nobody's business.
+            raise AdapterError(str(error).replace(f"{folder}/", "")) from None
+    terms.check(name, state)
+    return state
 
 
 def check_size(path: Path, max_bytes: int) -> None:

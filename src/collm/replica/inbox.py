@@ -7,11 +7,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
+from collm.federated.rounds import GatePlan, RoundPlan
 from collm.lora.state import AdapterState
 from collm.store.jobs import JobRecord
 from collm.store.versions import PublishedVersion
-from collm.training.job import Job
+from collm.training.base_version import BaseVersion
 from collm.training.samples import TokenSample
+from collm.training.trainer import AnyJob
 from collm.types import Request, RequestId, VersionId, VersionInfo
 
 T = TypeVar("T")
@@ -81,6 +83,7 @@ class Published:
         state: AdapterState,
         reason: str,
         reply: "Future[VersionInfo] | None",
+        numbers: Mapping[str, Any] | None = None,
     ) -> Self:
         """Return the message about a version that somebody asks for."""
         return cls(
@@ -88,7 +91,7 @@ class Published:
             version=published.version,
             state=state,
             metadata=published.metadata,
-            numbers={},
+            numbers=numbers or {},
             is_local=False,
             reason=reason,
             digest=published.digest,
@@ -155,7 +158,7 @@ class Release:
 class AddJob:
     """Train a job that was built aside."""
 
-    job: Job
+    job: AnyJob
     record: JobRecord
     base: VersionId | None
     """The version that it starts from, if its adapter had one."""
@@ -204,6 +207,36 @@ class RemoveSample:
     sample_id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRound:
+    """Let an adapter's job train for a round; no effect on one that is known already."""
+
+    plan: RoundPlan
+    base: BaseVersion | None
+    """What ``plan`` says to train from; ``None`` for a fresh adapter."""
+    reply: "Future[None]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishRound:
+    """Let an adapter's job report what it has for a round."""
+
+    adapter: str
+    number: int
+    reply: "Future[None]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareVersions:
+    """Let an adapter's job compare a round's candidate; no effect if it was asked to before."""
+
+    plan: GatePlan
+    candidate: AdapterState
+    active: AdapterState | None
+    """``None`` for the bare base model."""
+    reply: "Future[None]"
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
     """End the loop after this step."""
@@ -213,7 +246,8 @@ VersionMessage = (
     Published | PublishFailed | Promoted | PromotionFailed | Rollback | Unload | Keep | Release
 )
 JobMessage = AddJob | CancelJob | PauseJob | ResumeJob | AddSamples | RemoveSample
-Message = Submit | Finish | Abort | Stop | VersionMessage | JobMessage
+RoundMessage = StartRound | FinishRound | CompareVersions
+Message = Submit | Finish | Abort | Stop | VersionMessage | JobMessage | RoundMessage
 
 
 def tell(reply: "Future[T] | None", outcome: T | Exception) -> None:

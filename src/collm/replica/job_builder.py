@@ -22,10 +22,14 @@ from collm.replica.library import Library
 from collm.store.data_folder import DataFolder
 from collm.store.feedback import Feedback
 from collm.store.jobs import JobRecord
+from collm.training.base_version import BaseVersion, fresh_state
 from collm.training.config import JobConfig, TrainingConfig
 from collm.training.corpus import Corpus, open_corpus
 from collm.training.job import Job
+from collm.training.measuring import Limits
+from collm.training.round_job import RoundJob
 from collm.training.samples import Conversation, TokenSample, encode_sample, prepare_samples
+from collm.training.trainer import AnyJob
 from collm.types import VersionId
 
 _log = logging.getLogger(__name__)
@@ -35,7 +39,7 @@ _log = logging.getLogger(__name__)
 class BuiltJob:
     """A job ready to be trained."""
 
-    job: Job
+    job: AnyJob
     base: VersionId | None
     """The version that it starts from."""
     feedback_ids: frozenset[str]
@@ -53,6 +57,7 @@ class JobBuilder:
         datasets: Samples of the jobs in the configuration file, by the names it gives them.
         general: General text as tokens.
         training: Settings of all jobs.
+        replica: This replica's name.
         sizes: Bounds the quanta.
         max_quantum_s: Longest quantum wanted.
     """
@@ -67,6 +72,7 @@ class JobBuilder:
         datasets: Mapping[str, Sequence[Sample]],
         general: Sequence[TokenSample],
         training: TrainingConfig,
+        replica: str,
         sizes: QuantumCostModel,
         max_quantum_s: float,
     ) -> None:
@@ -77,6 +83,7 @@ class JobBuilder:
         self._datasets = datasets
         self._general = general
         self._training = training
+        self._replica = replica
         self._sizes = sizes
         self._max_quantum_s = max_quantum_s
 
@@ -96,16 +103,8 @@ class JobBuilder:
         )
         corpus = self._corpus(record, config, samples, known, courtesy)
         base, start = self._start(config)
-        job = Job(
-            _sized(config, samples_per_step(record), samples),
-            self._decoder,
-            start,
-            corpus,
-            self._training.gate,
-            self._sizes,
-            self._max_quantum_s,
-            self._training.activations,
-        )
+        config = _sized(config, samples_per_step(record), samples)
+        job = self._job(config, base, start, corpus)
         self._restore(job, record)
         return BuiltJob(job, base, frozenset(feedback.feedback_id for feedback in known))
 
@@ -154,6 +153,32 @@ class JobBuilder:
             except RequestError as error:
                 _log.warning("%s is not learned: %s", item.feedback_id, error)
         return tuple(samples)
+
+    def _job(
+        self, config: JobConfig, base: VersionId | None, start: AdapterState, corpus: Corpus
+    ) -> AnyJob:
+        training = self._training
+        if config.adapter not in training.rounds:
+            return Job(
+                config,
+                self._decoder,
+                start,
+                corpus,
+                training.gate,
+                self._sizes,
+                self._max_quantum_s,
+                training.activations,
+            )
+        return RoundJob(
+            config,
+            self._decoder,
+            BaseVersion(version=base, state=start),
+            corpus,
+            training.gate,
+            Limits(self._sizes, self._max_quantum_s, config.micro_batch_tokens),
+            training.activations,
+            self._replica,
+        )
 
     def _corpus(
         self,
@@ -213,9 +238,12 @@ class JobBuilder:
                 return base, self._library.load(base)[1]
             except AdapterError as error:
                 _log.warning("%s does not start from %s: %s", config.adapter, base, error)
-        return None, initial_state(lora_layout(self._decoder.spec, config.rank), config.seed)
+        layout = lora_layout(self._decoder.spec, config.rank)
+        if config.adapter in self._training.rounds:
+            return None, fresh_state(config.adapter, layout)
+        return None, initial_state(layout, config.seed)
 
-    def _restore(self, job: Job, record: JobRecord) -> None:
+    def _restore(self, job: AnyJob, record: JobRecord) -> None:
         checkpoint = self._data.checkpoints.load(record.adapter)
         if checkpoint is None or checkpoint.meta.get(CHECKPOINT_JOB) != record.job_id:
             return
@@ -224,7 +252,11 @@ class JobBuilder:
                 f"the training state of {record.adapter!r} was written for another base model; "
                 "use another replica.data_dir"
             )
-        job.restore(load_file(checkpoint.folder / CHECKPOINT_FILE), checkpoint.meta)
+        state = checkpoint.folder / CHECKPOINT_FILE
+        if state.exists():
+            job.restore(load_file(state), checkpoint.meta)
+        else:  # another version became active since
+            job.restore_place(checkpoint.meta)
         _log.info("%s goes on at step %d", record.adapter, job.num_steps)
 
 

@@ -1,10 +1,8 @@
 """The jobs that train here, and what their rows in the data folder say; loop thread only."""
 
 import logging
-import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 from collm.errors import StateError
@@ -12,34 +10,16 @@ from collm.lora.store import AdapterStore
 from collm.metrics.exporter import ReplicaMetrics
 from collm.replica.archive import Archive
 from collm.replica.inbox import AddJob, CancelJob, PauseJob, ResumeJob, tell
+from collm.replica.job_progress import JobProgress, Quality
 from collm.replica.swap import Cause, Swap
 from collm.store.data_folder import DataFolder
 from collm.store.jobs import EventKind, EventLevel, JobRecord, JobStatus
+from collm.training.base_version import BaseVersion
 from collm.training.events import TrainReport
 from collm.training.trainer import Trainer
 from collm.types import VersionId
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Progress:
-    """What is known of one adapter's learning; outlives its job, for people to see."""
-
-    job_id: str
-    num_trained_tokens: int
-    """Over all the job's lives."""
-    status: JobStatus = JobStatus.RUNNING
-    step: int = 0
-    num_tokens: int = 0
-    num_samples: int = 0
-    loss: float | None = None
-    held_out_loss: float | None = None
-    active_loss: float | None = None
-    num_skipped: int = 0
-    result: VersionId | None = None
-    error: str | None = None
-    """Why the adapter learns no more."""
 
 
 class JobDesk:
@@ -66,12 +46,16 @@ class JobDesk:
         self._archive = archive
         self._metrics = metrics
         self._on_change = on_change
-        self._progress: dict[str, _Progress] = {}
+        self._progress: dict[str, JobProgress] = {}
         self._finishing: set[str] = set()
 
     def is_training(self, adapter: str) -> bool:
         """Return whether an adapter has a job, paused ones included."""
         return adapter in self._trainer.adapters
+
+    def active(self, adapter: str) -> VersionId | None:
+        """Return the adapter's active version, if it has one."""
+        return self._adapters.active(adapter)
 
     def has(self, adapter: str, job_id: str) -> bool:
         """Return whether this is the adapter's job."""
@@ -93,7 +77,7 @@ class JobDesk:
         self._adapters.announce(adapter)
         self._trainer.add(job)
         is_paused = record.status is JobStatus.PAUSED
-        self._progress[adapter] = progress = _Progress(
+        self._progress[adapter] = progress = JobProgress(
             record.job_id,
             record.num_trained_tokens,
             status=JobStatus.PAUSED if is_paused else JobStatus.RUNNING,
@@ -102,8 +86,7 @@ class JobDesk:
         )
         active = self._adapters.active(adapter)
         if active is not None and active != message.base:
-            state = self._adapters.state(active)
-            self._redirect(adapter, lambda: self._trainer.reset(adapter, state))
+            self._redirect(adapter, lambda: self._restart(adapter, active))
         if is_paused:
             self._trainer.pause(adapter)
         else:
@@ -145,10 +128,11 @@ class JobDesk:
             _log.warning("%s: step %d had a non-finite gradient", report.adapter, report.step)
         self._metrics.training_step(report.adapter, report.num_tokens, report.loss)
 
-    def measured(self, adapter: str, loss: float, active_loss: float) -> None:
+    def measured(self, adapter: str, loss: float, active_loss: float, num_samples: int) -> None:
         """Note the held-out losses of the shadow and of what is served."""
         progress = self._progress[adapter]
         progress.held_out_loss, progress.active_loss = loss, active_loss
+        progress.num_measured = num_samples
         self._metrics.held_out(adapter, loss)
 
     def save_progress(self, adapter: str) -> None:
@@ -204,21 +188,12 @@ class JobDesk:
 
     def snapshot(self) -> dict[str, dict[str, object]]:
         """Return each adapter's progress, ready for JSON."""
-        return {
-            adapter: {
-                "job": progress.job_id,
-                "status": str(progress.status),
-                "step": progress.step,
-                "training_tokens": progress.num_tokens,
-                "training_samples": progress.num_samples,
-                "training_loss": _finite(progress.loss),
-                "held_out_loss": _finite(progress.held_out_loss),
-                "active_held_out_loss": _finite(progress.active_loss),
-                "skipped_steps": progress.num_skipped,
-                "error": progress.error,
-            }
-            for adapter, progress in self._progress.items()
-        }
+        return {adapter: progress.snapshot() for adapter, progress in self._progress.items()}
+
+    def qualities(self) -> dict[str, Quality]:
+        """Return the quality of what is served of each adapter, as far as it was measured."""
+        found = ((adapter, progress.quality()) for adapter, progress in self._progress.items())
+        return {adapter: quality for adapter, quality in found if quality is not None}
 
     def _learned(self, swap: Swap) -> None:
         """Write the checkpoint that a promoted copy of the shadow is, and watch it from now on."""
@@ -238,6 +213,13 @@ class JobDesk:
                 swap.adapter, version, swap.state, swap.previous, swap.previous_state
             ),
         )
+
+    def _restart(self, adapter: str, active: VersionId) -> None:
+        state = self._adapters.state(active)
+        if self._trainer.learns_together(adapter):
+            self._trainer.revert(adapter, BaseVersion(version=active, state=state))
+        else:
+            self._trainer.reset(adapter, state)
 
     def _redirect(self, adapter: str, change: Callable[[], None]) -> None:
         try:
@@ -284,7 +266,7 @@ class JobDesk:
         self._archive.write(lambda data: data.checkpoints.discard(adapter))
 
     def _change(
-        self, progress: _Progress, reply: "Future[JobRecord] | None" = None, **changes: Any
+        self, progress: JobProgress, reply: "Future[JobRecord] | None" = None, **changes: Any
     ) -> None:
         job_id = progress.job_id
 
@@ -299,8 +281,3 @@ _ENDED = {
     JobStatus.FAILED: "failed",
     JobStatus.CANCELLED: "been cancelled",
 }
-
-
-def _finite(loss: float | None) -> float | None:
-    """Return a loss as JSON can carry it."""
-    return loss if loss is not None and math.isfinite(loss) else None

@@ -5,7 +5,6 @@ from typing import Any
 
 from collm.clock import Clock
 from collm.gate.trial import Verdict
-from collm.lora.store import AdapterStore
 from collm.replica.archive import Archive
 from collm.replica.inbox import (
     AddJob,
@@ -15,14 +14,20 @@ from collm.replica.inbox import (
     PauseJob,
     RemoveSample,
     ResumeJob,
+    RoundMessage,
 )
 from collm.replica.jobs import JobDesk
 from collm.replica.promotions import Promotions
+from collm.replica.round_member import RoundMember
 from collm.training.events import (
     BaselineReport,
+    Compared,
     HeldOutReport,
     JobFinished,
     Regression,
+    RoundEvent,
+    RoundFailed,
+    RoundTrained,
     ShadowReset,
     TrainingEvent,
     TrainingSnapshot,
@@ -44,8 +49,8 @@ class Learner:
     Args:
         trainer: Trains the jobs.
         jobs: Keeps their rows and their progress.
+        rounds: Has jobs train and compare for others.
         promotions: Takes what is better than what is served.
-        adapters: What is served.
         archive: Writes refusals and checkpoints.
         clock: Monotonic time.
         on_regression: Called with an adapter and the numbers that show that its active version does
@@ -57,8 +62,8 @@ class Learner:
         self,
         trainer: Trainer,
         jobs: JobDesk,
+        rounds: RoundMember,
         promotions: Promotions,
-        adapters: AdapterStore,
         archive: Archive,
         clock: Clock,
         *,
@@ -67,8 +72,8 @@ class Learner:
     ) -> None:
         self._trainer = trainer
         self._jobs = jobs
+        self._rounds = rounds
         self._promotions = promotions
-        self._adapters = adapters
         self._archive = archive
         self._clock = clock
         self._on_regression = on_regression
@@ -82,7 +87,7 @@ class Learner:
                 case TrainReport():
                     self._jobs.count_step(event)
                 case BaselineReport():
-                    self._jobs.measured(event.adapter, event.loss, event.loss)
+                    self._jobs.measured(event.adapter, event.loss, event.loss, event.num_samples)
                 case HeldOutReport():
                     self._judge(event)
                 case TrainingSnapshot():
@@ -94,6 +99,12 @@ class Learner:
                     self._on_regression(event.adapter, event.numbers)
                 case JobFinished():
                     self._jobs.begin_finish(event.adapter)
+                case RoundTrained() | RoundFailed() | Compared():
+                    self._hand_on(event)
+
+    def receive_round(self, message: RoundMessage) -> None:
+        """Carry out what a coordinator asks."""
+        self.handle(self._rounds.receive(message))
 
     def receive(self, message: JobMessage) -> None:
         """Carry out a message about a job."""
@@ -123,6 +134,7 @@ class Learner:
             self._next_checkpoint_s = now_s + self._checkpoint_interval_s
             self._trainer.request_snapshots()
         self._promotions.tend()
+        self.handle(self._rounds.tend())
         for adapter in self._jobs.finishing:
             if self._promotions.is_settled(adapter):
                 self._jobs.finish(adapter)
@@ -141,7 +153,7 @@ class Learner:
         adapters = dict.fromkeys([*learning, *self._promotions.adapters()])
         return {
             adapter: {
-                "active": self._adapters.active(adapter),
+                "active": self._jobs.active(adapter),
                 "promotions": self._promotions.num_promotions(adapter),
                 **learning.get(adapter, {}),
             }
@@ -149,7 +161,7 @@ class Learner:
         }
 
     def _judge(self, event: HeldOutReport) -> None:
-        self._jobs.measured(event.adapter, event.loss, event.active_loss)
+        self._jobs.measured(event.adapter, event.loss, event.active_loss, event.num_samples)
         numbers = {"step": event.step, **event.report.numbers()}
         self._jobs.note(
             event.adapter,
@@ -164,6 +176,19 @@ class Learner:
             return
         adapter, reason = event.adapter, _REASONS[event.report.verdict]
         self._archive.write(lambda data: data.decisions.refuse(adapter, None, reason, numbers))
+
+    def _hand_on(self, event: RoundEvent) -> None:
+        if isinstance(event, RoundTrained):
+            self._note_round(event)
+        self._rounds.handle(event)
+
+    def _note_round(self, event: RoundTrained) -> None:
+        before, after = event.loss_before, event.loss_after
+        text = f"round {event.number}: {event.num_tokens} tokens upon {event.base or 'nothing yet'}"
+        if before is not None and after is not None:
+            self._jobs.measured(event.adapter, after, before, event.num_measured)
+            text += f", held-out loss {before:.4f} to {after:.4f} on {event.num_measured} samples"
+        self._jobs.note(event.adapter, "info", text)
 
     def _shadow_reset(self, event: ShadowReset) -> None:
         text = f"training starts again from what is served: {event.reason}"

@@ -13,8 +13,10 @@ from collm.replica.inbox import Inbox
 from collm.replica.job_builder import JobBuilder, conversation_of
 from collm.replica.learner import Learner
 from collm.replica.library import Library
+from collm.replica.outlook import LONE_REPLICA, Outlook
 from collm.replica.restore import restore_jobs, restore_versions, update_configured_jobs
 from collm.replica.retention import Retention
+from collm.replica.round_board import RoundBoard
 from collm.replica.settings import ReplicaSettings, SampleSets
 from collm.replica.version_desk import VersionDesk
 from collm.replica.writer import Writer
@@ -43,13 +45,17 @@ class LearningParts:
     learner: Learner
     versions: VersionDesk
     builder: JobBuilder
+    rounds: RoundBoard
+    outlook: Outlook
 
 
 def build_disk(
     data: DataFolder, checkpoint: Checkpoint, settings: ReplicaSettings, inbox: Inbox
 ) -> DiskParts:
     """Make what reads and writes the data folder."""
-    library = Library(data.versions, checkpoint.spec, settings.base_model, checkpoint.digest)
+    library = Library(
+        data.versions, checkpoint.spec, settings.base_model, checkpoint.digest, settings.name
+    )
     writer = Writer(Retention(data, inbox, settings.replica).sweep, _UPKEEP_INTERVAL_S)
     archive = Archive(data, library, inbox, writer)
     return DiskParts(data=data, library=library, writer=writer, archive=archive)
@@ -76,7 +82,10 @@ def build_learning(
         slot_wait_s=settings.replica.slot_wait_s,
         checkpoint_interval_s=settings.training.checkpoint_interval_s,
     )
-    deciders = build_deciders(trainer, engine.adapters, disk.archive, metrics, board, clock, limits)
+    name = settings.name or LONE_REPLICA
+    deciders = build_deciders(
+        trainer, engine.adapters, disk.archive, metrics, board, clock, limits, name
+    )
     builder = _builder(engine, disk, settings, samples)
     update_configured_jobs(disk.data, settings.training.jobs)
     restore_jobs(deciders.jobs, builder, disk.data)
@@ -85,6 +94,10 @@ def build_learning(
         learner=deciders.learner,
         versions=deciders.versions,
         builder=builder,
+        rounds=deciders.rounds,
+        outlook=Outlook(
+            name, engine, settings.pacing, disk.library.base_digest, deciders.jobs.qualities
+        ),
     )
 
 
@@ -104,6 +117,7 @@ def _builder(
         datasets=samples.by_name,
         general=general,
         training=settings.training,
+        replica=settings.name or LONE_REPLICA,
         sizes=engine.pacing.quantum_cost,
         max_quantum_s=settings.pacing.max_quantum_s,
     )

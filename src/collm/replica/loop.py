@@ -18,12 +18,15 @@ from collm.replica.inbox import (
     AddJob,
     AddSamples,
     CancelJob,
+    CompareVersions,
     Finish,
+    FinishRound,
     Inbox,
     Message,
     PauseJob,
     RemoveSample,
     ResumeJob,
+    StartRound,
     Stop,
     Submit,
 )
@@ -212,5 +215,7 @@ class StepLoop:
                 self._is_stopping = True
             case AddJob() | CancelJob() | PauseJob() | ResumeJob() | AddSamples() | RemoveSample():
                 self._learner.receive(message)
+            case StartRound() | FinishRound() | CompareVersions():
+                self._learner.receive_round(message)
             case _:
                 self._versions.receive(message)

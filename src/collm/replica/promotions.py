@@ -177,6 +177,12 @@ class Promotions:
                 _refuse(message, reason)
         way.staged = way.waiting = None
 
+    def forget(self, adapter: str, reason: str) -> None:
+        """Promote nothing of what is on its way, and remember the adapter no longer."""
+        self.abandon(adapter, reason)
+        if not self._ways[adapter].is_recording:
+            del self._ways[adapter]
+
     def withdraw(self, adapter: str) -> None:
         """Promote none of the adapter's own candidates, but for one that may be on record already.
 
@@ -204,6 +210,7 @@ class Promotions:
             previous=previous,
             previous_state=None if previous is None else self._adapters.state(previous),
             numbers=message.numbers,
+            metadata=message.metadata,
         )
         self._adapters.promote(message.version)
         way.num_promotions += 1

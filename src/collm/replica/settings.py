@@ -17,6 +17,8 @@ from collm.training.config import TrainingConfig
 class ReplicaSettings:
     """Every room's configuration."""
 
+    name: str | None = None
+    """Its name in a cluster."""
     base_model: str
     dtype: torch.dtype
     replica: ReplicaConfig

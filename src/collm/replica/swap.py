@@ -33,3 +33,5 @@ class Swap:
     previous_state: AdapterState | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
     """What spoke for it."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """What is kept beside the version."""

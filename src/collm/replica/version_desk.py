@@ -114,7 +114,8 @@ class VersionDesk:
     ) -> None:
         """Return to the version before, in serving at once and in training with it.
 
-        The training state on disk goes with it: it would bring back what was taken back.
+        The training state on disk goes with it, but for its place: it would bring back what was
+        taken back.
 
         Raises:
             UnknownAdapterError: Nothing is held for the adapter.
@@ -138,7 +139,7 @@ class VersionDesk:
 
         def write(data: DataFolder) -> None:
             data.decisions.rollback(version, reason, numbers)
-            data.checkpoints.discard(adapter)
+            data.checkpoints.keep_place(adapter)
 
         self._archive.write(write, lambda error: then(version, info, error))
 
@@ -152,7 +153,7 @@ class VersionDesk:
         except CollmError as error:
             tell(reply, error)
             return
-        self._promotions.abandon(adapter, "the adapter was unloaded")
+        self._promotions.forget(adapter, "the adapter was unloaded")
         self._metrics.unloaded(adapter)
         _log.info("%s is unloaded", adapter)
         self._on_change()

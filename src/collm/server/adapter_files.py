@@ -2,8 +2,8 @@
 
 import asyncio
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,8 +26,10 @@ router = APIRouter()
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
-_MAX_CONFIG_BYTES = 1024 * 1024
-_MAX_FILES = 8
+MAX_CONFIG_BYTES = 1024 * 1024
+FORM_BYTES = MAX_CONFIG_BYTES + FORM_OVERHEAD_BYTES
+"""What a form may have besides the weights."""
+MAX_FILES = 8
 """More than a form may have, so that a few surplus ones are refused by name."""
 
 _FORM_SCHEMA: dict[str, Any] = {
@@ -66,21 +68,22 @@ async def export(request: Request) -> Response:
 async def import_adapter(request: Request) -> Response:
     """Publish an uploaded PEFT adapter as its name's next version."""
     service = service_of(request)
-    max_bytes = service.config.max_adapter_bytes + _MAX_CONFIG_BYTES + FORM_OVERHEAD_BYTES
-    async with read_form(request, max_bytes, max_files=_MAX_FILES) as form:
+    max_bytes = service.config.max_adapter_bytes + FORM_BYTES
+    async with read_form(request, max_bytes, max_files=MAX_FILES) as form:
         check_fields(form, texts=("name", "promote"), files=(CONFIG, WEIGHTS))
         texts = {"name": text_of(form, "name")}
         if "promote" in form:
             texts["promote"] = text_of(form, "promote")
         asked = parse_query(ImportFields, texts)
         config, weights = file_of(form, CONFIG), file_of(form, WEIGHTS)
-        _check_size(CONFIG, config.size, _MAX_CONFIG_BYTES)
-        _check_size(WEIGHTS, weights.size, service.config.max_adapter_bytes)
+        check_size(CONFIG, config.size, MAX_CONFIG_BYTES)
+        check_size(WEIGHTS, weights.size, service.config.max_adapter_bytes)
         info = await _publish(service, asked, await config.read(), weights.file)
     return JSONResponse(asdict(info))
 
 
-def _check_size(param: str, num_bytes: int | None, max_bytes: int) -> None:
+def check_size(param: str, num_bytes: int | None, max_bytes: int) -> None:
+    """Raise ``BodyTooLargeError`` for a part that is too large."""
     if num_bytes is not None and num_bytes > max_bytes:
         raise BodyTooLargeError(f"'{param}' is too large; allowed: {max_bytes} bytes.", param=param)
 
@@ -88,14 +91,20 @@ def _check_size(param: str, num_bytes: int | None, max_bytes: int) -> None:
 async def _publish(
     service: Service, asked: ImportFields, config: bytes, weights: IO[bytes]
 ) -> VersionInfo:
-    """Publish from a file of ours: what a client calls its files goes nowhere."""
-    with TemporaryDirectory(prefix="collm-import-") as folder:
-        path = Path(folder) / WEIGHTS
-        await asyncio.to_thread(_copy, weights, path)
-        with _blaming(WEIGHTS):
+    async with in_own_file(weights) as path:
+        with blaming(WEIGHTS):
             return await service.adapters.import_folder(
                 asked.name, config, path, promote=asked.promote
             )
+
+
+@asynccontextmanager
+async def in_own_file(weights: IO[bytes]) -> AsyncIterator[Path]:
+    """Copy an upload to a file of ours: what a client calls its files goes nowhere."""
+    with TemporaryDirectory(prefix="collm-import-") as folder:
+        path = Path(folder) / WEIGHTS
+        await asyncio.to_thread(_copy, weights, path)
+        yield path
 
 
 def _copy(source: IO[bytes], path: Path) -> None:
@@ -108,7 +117,7 @@ async def load_lora_adapter(request: Request) -> Response:
     """Serve a PEFT folder of the server's machine under a name, as vLLM does."""
     service = service_of(request)
     body = await read_as(LoadBody, request, service.config.max_body_bytes)
-    with _blaming("lora_path"):
+    with blaming("lora_path"):
         await service.adapters.load(body.lora_name, body.lora_path, in_place=body.load_inplace)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
@@ -123,7 +132,7 @@ async def unload_lora_adapter(request: Request) -> Response:
 
 
 @contextmanager
-def _blaming(param: str) -> Iterator[None]:
+def blaming(param: str) -> Iterator[None]:
     """Answer an adapter that does not fit with 400, not as a conflict: the client brought it."""
     try:
         yield

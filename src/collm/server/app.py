@@ -8,6 +8,7 @@ from collm.server import (
     admin,
     chat,
     completions,
+    control,
     feedback,
     fine_tuning,
     uploads,
@@ -15,12 +16,23 @@ from collm.server import (
 from collm.server.backend import Backends
 from collm.server.config import ServerConfig
 from collm.server.errors import install_error_handlers
-from collm.server.service import Service
+from collm.server.service import Membership, Service
 
 
-def make_app(backends: Backends, config: ServerConfig) -> FastAPI:
-    """Return the application that serves one replica."""
-    return make_service_app(Service(backends=backends, config=config))
+def make_app(
+    backends: Backends, config: ServerConfig, membership: Membership | None = None
+) -> FastAPI:
+    """Return the application that serves one replica, alone or in a cluster."""
+    if membership is None:
+        return make_service_app(Service(backends=backends, config=config))
+    return make_service_app(
+        Service(
+            backends=backends,
+            config=config,
+            new_id=membership.new_id,
+            control_secret=membership.control_secret,
+        )
+    )
 
 
 def make_service_app(service: Service) -> FastAPI:
@@ -32,4 +44,7 @@ def make_service_app(service: Service) -> FastAPI:
     generating, learning = (chat, completions), (feedback, uploads, fine_tuning)
     for routes in (*generating, *learning, adapters, adapter_files, admin):
         app.include_router(routes.router)
+    app.include_router(control.public)
+    # Between a cluster's own processes, and no surface for others.
+    app.include_router(control.router, include_in_schema=False)
     return app

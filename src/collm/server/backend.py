@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from collm.server.adapter_backend import AdapterDesk, FeedbackDesk
+from collm.server.control_backend import RoundDesk
 from collm.server.learning_backend import FineTuning, Uploads
 from collm.types import ModelCard, Request, RequestId, TokenEvent, VersionInfo
 
@@ -128,3 +129,4 @@ class Backends:
     fine_tuning: FineTuning
     feedback: FeedbackDesk
     adapters: AdapterDesk
+    rounds: RoundDesk

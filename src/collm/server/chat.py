@@ -39,6 +39,8 @@ async def create_chat_completion(http: HttpRequest) -> Response:
         replica.tokenizer.encode_chat, messages, add_generation_prompt=body.add_generation_prompt
     )
     prompt = await run_by_size(sum(len(message["content"]) for message in messages), encode)
+    num_bytes = sum(len(message["content"].encode()) for message in messages)
+    service.prompt_ratio.observe(num_bytes, len(prompt))
     limit = fit_max_tokens(body.token_limit, None, len(prompt), replica.max_model_len)
     generation = Generation(
         service,

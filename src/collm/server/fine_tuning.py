@@ -56,7 +56,7 @@ def _check_model(service: Service, model: str) -> None:
 
 
 def _request_for(service: Service, body: CreateJobBody) -> JobRequest:
-    adapter = body.adapter or body.suffix or f"ft-{service.new_id()[:8]}"
+    adapter = body.adapter or body.suffix or f"ft-{service.new_id()[-8:]}"
     if adapter == body.model:
         raise RequestError(
             f"the adapter cannot have the base model's name {adapter!r}",

@@ -188,6 +188,16 @@ class Generation:
             for choice in range(body.n)
         ]
 
+    def _adapter(self, version: str) -> str | None:
+        """Return the adapter that feedback on an answer by ``version`` teaches.
+
+        One without a version yet is answered for by the base model.
+        """
+        named, base_model = self._body.model, self._service.replica.base_model
+        if version == BASE:
+            return None if named == base_model else named
+        return version.partition("@")[0]
+
     def _common(self, object_name: str, group: AnswerGroup) -> dict[str, Any]:
         return {
             "id": self._id,
@@ -227,7 +237,7 @@ class Generation:
             StoredResponse(
                 response_id=self._id,
                 model=self._body.model,
-                adapter=None if version == BASE else version.partition("@")[0],
+                adapter=self._adapter(version),
                 version=version,
                 messages=tuple(self._turns),
                 answers=answers,

@@ -10,13 +10,29 @@ from fastapi import Request
 from collm.server.adapter_backend import AdapterDesk, FeedbackDesk
 from collm.server.backend import Backends, Replica
 from collm.server.config import ServerConfig
+from collm.server.control_backend import RoundDesk
 from collm.server.errors import UnavailableError
 from collm.server.learning_backend import FineTuning, Uploads
+from collm.server.prompt_ratio import PromptRatio
 from collm.types import RequestId
 
 
 def _random_id() -> str:
     return secrets.token_hex(12)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A replica's place in a cluster."""
+
+    name: str
+    """In the ids of its answers, so that feedback finds its way home."""
+    control_secret: str
+    """By which it knows its front."""
+
+    def new_id(self) -> str:
+        """Return the part of a request id that is unique."""
+        return f"{self.name}-{_random_id()}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +47,10 @@ class Service:
     """Makes the part of a request id that is unique."""
     open_ids: set[RequestId] = field(default_factory=set)
     """Requests in flight."""
+    control_secret: str | None = None
+    """By which a replica of a cluster knows its front; ``None`` obeys nobody."""
+    prompt_ratio: PromptRatio = field(default_factory=PromptRatio)
+    """What is known of prompts' lengths."""
     started_at: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,6 +80,11 @@ class Service:
     def adapters(self) -> AdapterDesk:
         """Adapter versions on disk."""
         return self.backends.adapters
+
+    @property
+    def rounds(self) -> RoundDesk:
+        """What a front asks for."""
+        return self.backends.rounds
 
     def require_alive(self) -> None:
         """Raise ``UnavailableError`` when the replica's step loop has ended."""

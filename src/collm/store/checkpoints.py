@@ -23,7 +23,7 @@ class Checkpoint:
     """A checkpoint that is whole."""
 
     folder: Path
-    """What the writer wrote; gone after the second save from now."""
+    """What the writer wrote, nothing after ``keep_place``; gone after the second save from now."""
     meta: Mapping[str, Any]
     """What was given with it, as JSON has it."""
 
@@ -67,6 +67,17 @@ class CheckpointStore:
     def discard(self, adapter: str) -> None:
         """Remove an adapter's checkpoints, which no longer say where its training stands."""
         for number in self._numbers(adapter):
+            shutil.rmtree(self._folder(adapter, number))
+
+    def keep_place(self, adapter: str) -> None:
+        """Keep of an adapter's checkpoints only the latest one's meta, without a state.
+
+        A killed process leaves them as they were or as they shall be.
+        """
+        latest = self.load(adapter)
+        if latest is not None:
+            self.save(adapter, lambda folder: None, latest.meta)
+        for number in self._numbers(adapter)[:-1]:
             shutil.rmtree(self._folder(adapter, number))
 
     def load(self, adapter: str) -> Checkpoint | None:

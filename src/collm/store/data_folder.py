@@ -17,6 +17,7 @@ from collm.store.files import make_folder
 from collm.store.jobs import JobStore
 from collm.store.pins import PinStore
 from collm.store.responses import ResponseStore
+from collm.store.update_files import UpdateFiles
 from collm.store.uploads import FileStore
 from collm.store.versions import VersionStore
 
@@ -30,13 +31,22 @@ class DataFolder:
     A context manager; the lock ends with ``close`` or with the process, however it ends.
     """
 
-    def __init__(self, path: Path, *, max_versions: int, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_versions: int,
+        now_s: Callable[[], float],
+        owner: str | None = None,
+    ) -> None:
         """Lock and open the folder, create what is missing, and clean up after a killed process.
 
         Args:
             path: The folder; it and its parents are created.
             max_versions: Latest versions kept per adapter, besides active, held and pinned ones.
             now_s: Wall clock, seconds since 1970.
+            owner: The replica's name, in the ids of what it keeps, for who has to find it among
+                several; ``None`` leaves it out.
 
         Raises:
             ConfigError: Another process uses the folder, it cannot be written, or a newer collm
@@ -54,7 +64,8 @@ class DataFolder:
                     database, path / "adapters", max_versions=max_versions, now_s=now_s
                 )
                 self.checkpoints = CheckpointStore(path / "training")
-                self.files = FileStore(database, path / "files", now_s=now_s)
+                self.files = FileStore(database, path / "files", now_s=now_s, owner=owner)
+                self.updates = UpdateFiles(path / "rounds")
             except Timeout:
                 raise ConfigError(
                     f"data folder {path} is in use by another process; each replica needs its own"
@@ -63,9 +74,11 @@ class DataFolder:
                 raise ConfigError(f"data folder {path} cannot be used: {error}") from error
             self.decisions = DecisionStore(database, now_s=now_s)
             self.pins = PinStore(database)
-            self.jobs = JobStore(database, max_log_entries=_MAX_LOG_ENTRIES, now_s=now_s)
+            self.jobs = JobStore(
+                database, max_log_entries=_MAX_LOG_ENTRIES, now_s=now_s, owner=owner
+            )
             self.responses = ResponseStore(database, now_s=now_s)
-            self.feedback = FeedbackStore(database, now_s=now_s)
+            self.feedback = FeedbackStore(database, now_s=now_s, owner=owner)
             self._resources = resources.pop_all()
 
     def close(self) -> None:

@@ -44,9 +44,18 @@ class Feedback:
 class FeedbackStore:
     """Owner of the feedback. Any thread may use it."""
 
-    def __init__(self, database: Database, *, now_s: Callable[[], float]) -> None:
-        """Keep feedback in ``database``, dated by ``now_s`` (wall clock, seconds since 1970)."""
+    def __init__(
+        self, database: Database, *, now_s: Callable[[], float], owner: str | None = None
+    ) -> None:
+        """Keep feedback in ``database``.
+
+        Args:
+            database: Holds the rows.
+            now_s: Wall clock, seconds since 1970.
+            owner: Name in the ids; ``None`` leaves it out.
+        """
         self._database = database
+        self._owner = owner
         self._now_s = now_s
         self._table = ObjectTable(
             name="feedback", key="feedback_id", noun="feedback", build=_from_row
@@ -81,7 +90,7 @@ class FeedbackStore:
         """
         text = None if messages is None else to_json(messages)
         digest = _digest(messages if messages is not None else [response_id, choice])
-        feedback_id = new_id("fb")
+        feedback_id = new_id("fb", self._owner)
         with self._database.transaction() as connection:
             _refuse_duplicate(connection, adapter, digest)
             connection.execute(

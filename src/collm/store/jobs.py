@@ -103,7 +103,12 @@ class JobStore:
     """Owner of the jobs' rows. Any thread may use it."""
 
     def __init__(
-        self, database: Database, *, max_log_entries: int, now_s: Callable[[], float]
+        self,
+        database: Database,
+        *,
+        max_log_entries: int,
+        now_s: Callable[[], float],
+        owner: str | None = None,
     ) -> None:
         """Keep jobs in a database.
 
@@ -111,8 +116,10 @@ class JobStore:
             database: Holds the rows.
             max_log_entries: Latest events, and as many checkpoints, kept per job.
             now_s: Wall clock, seconds since 1970.
+            owner: Name in the ids; ``None`` leaves it out.
         """
         self._database = database
+        self._owner = owner
         self._max_log_entries = max_log_entries
         self._now_s = now_s
 
@@ -136,7 +143,7 @@ class JobStore:
             UnknownObjectError: A file does not exist, or was deleted.
         """
         check_name("adapter name", adapter)
-        job_id, now_s = new_id("ftjob"), self._now_s()
+        job_id, now_s = new_id("ftjob", self._owner), self._now_s()
         values = {
             "job_id": job_id,
             "adapter": adapter,
@@ -290,7 +297,7 @@ class JobStore:
 
     def _log(self, table: ObjectTable[T], prefix: str, job_id: str, values: Mapping[str, Any]) -> T:
         """Add a row to a job's log and drop the oldest rows beyond those to keep."""
-        row_id = new_id(prefix)
+        row_id = new_id(prefix, self._owner)
         shared = {table.key: row_id, "job_id": job_id, "created_at_s": self._now_s()}
         with self._database.transaction() as connection:
             _JOBS.find(connection.execute, job_id)

@@ -17,6 +17,7 @@ def check_name(what: str, name: str) -> None:
         )
 
 
-def new_id(prefix: str) -> str:
-    """Return ``PREFIX-`` and 24 random hexadecimal digits."""
-    return f"{prefix}-{secrets.token_hex(12)}"
+def new_id(prefix: str, owner: str | None = None) -> str:
+    """Return ``PREFIX-`` and 24 random hexadecimal digits, the owner's name between them."""
+    digits = secrets.token_hex(12)
+    return f"{prefix}-{digits}" if owner is None else f"{prefix}-{owner}-{digits}"

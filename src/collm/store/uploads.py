@@ -41,15 +41,24 @@ class StoredFile:
 class FileStore:
     """Owner of the uploaded files. Any thread may use it."""
 
-    def __init__(self, database: Database, root: Path, *, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        root: Path,
+        *,
+        now_s: Callable[[], float],
+        owner: str | None = None,
+    ) -> None:
         """Open the store and remove content that belongs to no file.
 
         Args:
             database: Holds the rows.
             root: Folder for the content; nothing else may live there.
             now_s: Wall clock, seconds since 1970.
+            owner: Name in the ids; ``None`` leaves it out.
         """
         self._database = database
+        self._owner = owner
         self._root = root
         self._now_s = now_s
         self._table = ObjectTable(
@@ -70,7 +79,7 @@ class FileStore:
             content: Its bytes, checked before.
             num_samples: Training samples counted in it.
         """
-        file_id = new_id("file")
+        file_id = new_id("file", self._owner)
         path = self._root / file_id
         create_file(path, content)
         row = (

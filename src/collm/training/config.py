@@ -81,6 +81,10 @@ class TrainingConfig:
 
     jobs: tuple[JobConfig, ...] = ()
     """Adapters that learn, each from its own data."""
+    rounds: tuple[str, ...] = ()
+    """Adapters that are learned together with other replicas: their jobs train when a round asks,
+    for as long as there are rounds, and what is served comes from the coordinator. A cluster's
+    replicas get this from cluster.rounds."""
     gate: GateConfig = GateConfig()
     """When a candidate replaces what is served."""
     general_data: str | None = "medquad"

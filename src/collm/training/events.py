@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from collm.gate.trial import TrialReport
+from collm.gate.trial import PairedLoss, TrialReport
 from collm.lora.state import AdapterState
+from collm.types import VersionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,52 @@ class JobFinished:
     step: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTrained:
+    """What a job learned for a round of learning together."""
+
+    adapter: str
+    number: int
+    """The round's."""
+    base: VersionId | None
+    """What it was trained from; ``None`` for a fresh adapter."""
+    state: AdapterState
+    """The shadow as it was then."""
+    num_examples: int
+    """Samples learned since the base."""
+    num_tokens: int
+    """Tokens learned since the base."""
+    loss_before: float | None
+    """Nats per token on own held-out samples under the base; ``None`` if it was not measured."""
+    loss_after: float | None
+    """The same, on the same samples, under ``state``."""
+    num_measured: int
+    """Samples behind the losses."""
+    is_complete: bool
+    """Whether the round's tokens were used up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFailed:
+    """There is nothing to show for a round."""
+
+    adapter: str
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What a job found about a round's candidate."""
+
+    adapter: str
+    number: int
+    """The round's."""
+    pairs: tuple[PairedLoss, ...]
+
+
+RoundEvent = RoundTrained | RoundFailed | Compared
+
 TrainingEvent = (
     TrainReport
     | BaselineReport
@@ -108,4 +155,5 @@ TrainingEvent = (
     | ShadowReset
     | Regression
     | JobFinished
+    | RoundEvent
 )

@@ -119,7 +119,7 @@ class Examiner:
         """Measure what is served on the samples that the next trial begins with."""
         served: Operand | None = None
         wanted = self._wanted(_BASELINE_TRIALS * self._config.min_samples)
-        for samples in self._batches([sample.sample_id for sample in wanted]):
+        for samples in self._meter.batches(self._samples([sample.sample_id for sample in wanted])):
             batch = self._unknown(samples)
             if batch is None:
                 continue
@@ -146,10 +146,11 @@ class Examiner:
         trial, served = Trial(self._config, sizes), None
         num_used, is_short = 0, False
         self._candidate = {}
-        for samples in self._batches(self._next_ids()):
+        for samples in self._meter.batches(self._samples(self._next_ids())):
             batch, unknown = pack(samples), self._unknown(samples)
             num_rows = batch.num_tokens + (0 if unknown is None else unknown.num_tokens)
-            is_short = not is_last and not self.affords(num_rows)
+            # What is proven, and waits for its slices alone, may go on and run into debt.
+            is_short = not (is_last or trial.is_proven or self.affords(num_rows))
             if is_short:
                 break
             if unknown is not None:
@@ -216,19 +217,6 @@ class Examiner:
         wanted = -(-self._config.min_slice_samples // 2)
         sizes = {name: len(ids) for name, ids in self._corpus.held_out_ids().items()}
         return sum(min(wanted, size) for name, size in sizes.items() if name != GENERAL)
-
-    def _batches(self, sample_ids: Sequence[str]) -> Iterator[list[TokenSample]]:
-        """Yield samples, in order, in micro-batches as large as they may be by then."""
-        batch: list[TokenSample] = []
-        num_tokens = 0
-        for sample in self._samples(sample_ids):
-            num_tokens += len(sample.token_ids)
-            if batch and num_tokens > self._meter.max_tokens:
-                yield batch
-                batch, num_tokens = [], len(sample.token_ids)
-            batch.append(sample)
-        if batch:
-            yield batch
 
     def _samples(self, sample_ids: Iterable[str]) -> Iterator[TokenSample]:
         """Yield held-out samples by id, but for those removed by then."""

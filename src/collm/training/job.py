@@ -5,7 +5,6 @@ program at a time (a micro-batch, an optimizer step, an evaluation, a snapshot),
 jobs can share a trainer and a micro-batch can be dropped without a trace.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from torch import Tensor
@@ -26,16 +25,13 @@ from collm.training.events import (
     ShadowReset,
     TrainingEvent,
     TrainingSnapshot,
-    TrainReport,
 )
 from collm.training.examiner import Examiner
 from collm.training.feedback_watch import FeedbackWatch
+from collm.training.learning import Learning
 from collm.training.measuring import Limits, Meter, QuantumSizes
-from collm.training.microbatch import MicroBatch
-from collm.training.passes import Activations, Pass
+from collm.training.passes import Activations
 from collm.training.samples import TokenSample
-from collm.training.state import TrainingState
-from collm.training.stream import Cursor, SampleStream
 from collm.types import VersionId
 
 Program = Iterator[Quantum]
@@ -66,22 +62,18 @@ class Job:
         max_quantum_s: float,
         activations: Activations,
     ) -> None:
-        table = decoder.weights.embedding
         self.config = config
         self.events: list[TrainingEvent] = []
-        self._decoder = decoder
         self._corpus = corpus
         self._gate = gate
-        self._activations = activations
-        self._limits = Limits(sizes, max_quantum_s, config.micro_batch_tokens)
-        self._meter = Meter(decoder, config.adapter, self._limits)
-        self._state = TrainingState(config, start, table.dtype, table.device)
-        self._examiner = Examiner(gate, corpus, self._meter, start)
-        self._stream = SampleStream(
-            corpus, config.seed, replay_share=config.replay_share, num_epochs=config.num_epochs
+        limits = Limits(sizes, max_quantum_s, config.micro_batch_tokens)
+        self._meter = Meter(decoder, config.adapter, limits)
+        self._learning = Learning(
+            config, decoder, start, corpus, limits, activations, num_epochs=config.num_epochs
         )
-        self._learned: list[MicroBatch] = []
-        self._loss_sum = 0.0
+        self._state = self._learning.state
+        self._stream = self._learning.stream
+        self._examiner = Examiner(gate, corpus, self._meter, start)
         self._watch: FeedbackWatch | None = None
         self._new_base: tuple[AdapterState | None, AdapterState] | None = None
         """The version that the shadow comes from and the one that it is to be carried over to."""
@@ -107,9 +99,9 @@ class Job:
         """Return what to do next; ``None`` when there is nothing to do until samples come."""
         if self._new_base is not None:
             return self._rebase(*self._new_base)
-        if self._is_step_due():
+        if self._learning.is_step_due:
             return self._step()
-        if self._learned:
+        if self._learning.has_gradient:
             return self._with_snapshots(self._learn())
         if self._can_evaluate():
             return self._with_snapshots(self._evaluate())
@@ -161,8 +153,7 @@ class Job:
 
         Their samples come again.
         """
-        self._clear_gradient()
-        self._stream.rewind()
+        self._learning.drop_gradient()
 
     def promoted(
         self,
@@ -202,16 +193,14 @@ class Job:
         Raises:
             ConfigError: The snapshot was taken with another rank or alpha.
         """
-        self._state.restore(tensors, meta)
-        self._clear_gradient()
-        self._stream.seek(Cursor.from_meta(meta))
+        self._learning.restore(tensors, meta)
         self._moved(is_ahead=True)
         self._saved_at_step = self.num_steps
 
-    def _is_step_due(self) -> bool:
-        num_tokens = sum(batch.num_sample_tokens for batch in self._learned)
-        is_last = bool(self._learned) and not self._stream.has_next
-        return is_last or num_tokens >= self.config.tokens_per_step
+    def restore_place(self, meta: Mapping[str, str]) -> None:
+        """Take over how far a snapshot of this job was, but not what it had learned."""
+        self._learning.restore_place(meta)
+        self._moved(is_ahead=False)
 
     def _is_over(self) -> bool:
         """Whether the job has taken all its steps."""
@@ -233,11 +222,6 @@ class Job:
         self._is_evaluation_due = True
         self._saved_at_step = None
 
-    def _clear_gradient(self) -> None:
-        self._state.shadow.gradient.zero_()
-        self._learned.clear()
-        self._loss_sum = 0.0
-
     def _with_snapshots(self, program: Program) -> Program:
         """Run a program that changes no parameter, with a snapshot in its midst if one is due."""
         for quantum in program:
@@ -251,39 +235,21 @@ class Job:
         self._new_base = None
         self._examiner.serve(new)
         self._moved(is_ahead=True)
+        self._is_snapshot_due = True  # what was carried over is on disk nowhere else
 
     def _learn(self) -> Program:
         """Run one micro-batch forward and backward into the gradient."""
-        batch = self._stream.next(self._limits.max_tokens())
-        max_loss_rows = self._limits.max_loss_rows(QuantumKind.LOSS)
-        run = Pass(self._decoder, batch, self.name, max_loss_rows)
-        yield from run.learn(self._state.shadow, self._activations)
-        self._learned.append(batch)
-        self._loss_sum += float(run.loss.total @ batch.weights)
-        self._examiner.earn(batch.num_tokens)
+        num_rows = yield from self._learning.learn()
+        self._examiner.earn(num_rows)
 
     def _step(self) -> Program:
-        """Apply the accumulated gradient, normalized by supervised tokens times their weights."""
-        divisor = sum(batch.supervised_weight for batch in self._learned)
-        norm = yield from self._state.step(divisor)
-        was_skipped = not math.isfinite(norm)
-        self.events.append(
-            TrainReport(
-                adapter=self.name,
-                step=self.num_steps,
-                num_tokens=sum(batch.num_sample_tokens for batch in self._learned),
-                num_samples=sum(len(batch.lengths) for batch in self._learned),
-                loss=self._loss_sum / divisor,
-                grad_norm=norm,
-                was_skipped=was_skipped,
-            )
-        )
-        self._clear_gradient()
-        self._stream.commit()
+        """Apply the accumulated gradient."""
+        report = yield from self._learning.step()
+        self.events.append(report)
         self._is_ahead = True
         if self.num_steps % self.config.evaluate_every == 0:
             self._is_evaluation_due = True
-        if was_skipped and not self._state.is_finite:
+        if report.was_skipped and not self._state.is_finite:
             self._start_over("its parameters are no longer finite")
 
     def _evaluate(self) -> Program:
@@ -351,8 +317,7 @@ class Job:
 
     def _snapshot(self) -> Program:
         """Copy the state as of the last step, and where its data goes on from there."""
-        tensors, meta = yield from self._state.copy()
-        meta |= self._stream.committed.to_meta()
+        tensors, meta = yield from self._learning.copy()
         self.events.append(TrainingSnapshot(adapter=self.name, tensors=tensors, meta=meta))
         self._saved_at_step = self.num_steps
         self._is_snapshot_due = False

@@ -1,6 +1,6 @@
 """Losses of samples under an adapter that does not learn, as quanta."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Protocol
 
 from torch import Tensor
@@ -12,6 +12,7 @@ from collm.model.layers import Target
 from collm.pacing.quanta import Quantum, QuantumKind
 from collm.training.microbatch import MicroBatch
 from collm.training.passes import Operand, Pass
+from collm.training.samples import TokenSample
 
 _MAX_LOSS_ROWS = 256
 _MIN_LOSS_ROWS = 8
@@ -64,6 +65,19 @@ class Meter:
     def max_tokens(self) -> int:
         """Most tokens of a micro-batch to be measured."""
         return self._limits.max_tokens()
+
+    def batches(self, samples: Iterable[TokenSample]) -> Iterator[list[TokenSample]]:
+        """Yield samples, in order, in micro-batches as large as they may be by then."""
+        batch: list[TokenSample] = []
+        num_tokens = 0
+        for sample in samples:
+            num_tokens += len(sample.token_ids)
+            if batch and num_tokens > self.max_tokens:
+                yield batch
+                batch, num_tokens = [], len(sample.token_ids)
+            batch.append(sample)
+        if batch:
+            yield batch
 
     def stage(self, state: AdapterState) -> Generator[Quantum, None, Operand]:
         """Copy a version to where it can be measured, in the dtype that serves."""

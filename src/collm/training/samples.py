@@ -9,7 +9,7 @@ from collm.errors import DataError, RequestError
 from collm.gate.config import GENERAL
 from collm.model.tokenizer import Message, Tokenizer
 
-_MAX_GENERAL_TOKENS = 96
+_MAX_GENERAL_TOKENS = 64
 """Where general text is cut: it guards against forgetting, and must not cost much of a batch."""
 _OWN_GENERAL = f"{GENERAL} (own)"
 

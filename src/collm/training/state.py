@@ -18,6 +18,9 @@ from collm.training.optimizer import FlatAdamW, clip_factor, learning_rate_share
 
 _OPTIMIZER_PARAMETERS = 1_000_000
 """About what one optimizer quantum updates."""
+_REWARM_STEPS = 3
+"""Steps in which moments that start anew on a trained shadow warm up, if not fewer suffice at its
+start: rounds are short, and the shadow is where it should be."""
 
 
 class TrainingState:
@@ -92,6 +95,14 @@ class TrainingState:
             combination.add_layer(layer)
         self.restart(combination.state())
 
+    def shift(self, old: AdapterState, new: AdapterState) -> None:
+        """Go on from ``new`` plus what was learned since ``old``, factor by factor.
+
+        The basis stays, and with it the optimizer's moments. All three have this layout.
+        """
+        gained = self.shadow.state().flat.sub_(old.flat)
+        self.shadow.reset(AdapterState(self.layout, gained.add_(new.flat)))
+
     def copy(self) -> Generator[Quantum, None, tuple[dict[str, Tensor], dict[str, str]]]:
         """Copy everything for a checkpoint; no step may come between its quanta.
 
@@ -142,8 +153,9 @@ class TrainingState:
             self.num_steps, config.warmup_steps, config.schedule, config.total_steps
         )
         # Fresh moments warm up too, wherever the schedule is by then.
+        warmup_steps = min(config.warmup_steps, _REWARM_STEPS)
         warm = learning_rate_share(
-            self.optimizer.num_steps, config.warmup_steps, "constant", config.total_steps
+            self.optimizer.num_steps, warmup_steps, "constant", config.total_steps
         )
         return min(share, warm)
 

@@ -87,6 +87,13 @@ class SampleStream:
         """Whether all passes are over."""
         return self._num_epochs is not None and self._own.place.epoch >= self._num_epochs
 
+    def fits(self, max_tokens: int) -> bool:
+        """Return whether ``next`` would keep to ``max_tokens``; call it only while ``has_next``."""
+        samples = self._corpus.training.samples
+        fresh = next((samples[name] for name in self._corpus.fresh if name in samples), None)
+        following = fresh or self._own.peek()
+        return following is not None and len(following.token_ids) <= max_tokens
+
     def seek(self, cursor: Cursor) -> None:
         """Go on from ``cursor``."""
         self._own.seek(cursor.own)

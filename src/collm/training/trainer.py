@@ -5,11 +5,16 @@ from collections.abc import Sequence
 from collm.clock import Clock
 from collm.lora.state import AdapterState
 from collm.pacing.quanta import Quantum, QuantumKind
+from collm.training.base_version import BaseVersion
 from collm.training.events import TrainingEvent
 from collm.training.job import Job, Program
+from collm.training.round_job import RoundJob
 from collm.training.samples import TokenSample
 from collm.training.shares import FairShares
 from collm.types import VersionId
+
+AnyJob = Job | RoundJob
+"""What an adapter learns by: alone, or in rounds."""
 
 
 class Trainer:
@@ -19,13 +24,13 @@ class Trainer:
     flight, so activations of one micro-batch are held whatever the number of jobs.
     """
 
-    def __init__(self, jobs: Sequence[Job], clock: Clock) -> None:
+    def __init__(self, jobs: Sequence[AnyJob], clock: Clock) -> None:
         """Train ``jobs``, whose adapters' names differ."""
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, AnyJob] = {}
         self._paused: set[str] = set()
         self._shares = FairShares()
         self._clock = clock
-        self._current: Job | None = None
+        self._current: AnyJob | None = None
         self._program: Program | None = None
         self._quantum: Quantum | None = None
         for job in jobs:
@@ -58,7 +63,7 @@ class Trainer:
         events, job.events = tuple(job.events), []
         return events
 
-    def add(self, job: Job) -> None:
+    def add(self, job: AnyJob) -> None:
         """Train another adapter; its share of time counts from now on."""
         assert job.name not in self._jobs, job.name
         self._jobs[job.name] = job
@@ -116,17 +121,56 @@ class Trainer:
         previous_state: AdapterState | None,
     ) -> None:
         """Watch ``version`` on fresh feedback against the one before it, if there is one."""
-        self._jobs[adapter].promoted(version, state, previous, previous_state)
+        self._alone(adapter).promoted(version, state, previous, previous_state)
 
     def rebase(self, adapter: str, old: AdapterState | None, new: AdapterState) -> None:
         """Let ``adapter`` go on from ``new``, keeping what it learned since ``old``."""
         self._drop_program(adapter)
-        self._jobs[adapter].rebase(old, new)
+        self._alone(adapter).rebase(old, new)
 
     def reset(self, adapter: str, state: AdapterState) -> None:
         """Let ``adapter`` go on from ``state``, forgetting what it learned beyond it."""
         self._drop_program(adapter)
-        self._jobs[adapter].reset(state)
+        self._alone(adapter).reset(state)
+
+    # Adapters that are learned in rounds
+
+    def learns_together(self, adapter: str) -> bool:
+        """Return whether ``adapter`` has a job that learns in rounds."""
+        return isinstance(self._jobs.get(adapter), RoundJob)
+
+    def together(self, adapter: str) -> RoundJob:
+        """Return the job of an adapter that learns in rounds, to ask it something."""
+        job = self._jobs[adapter]
+        assert isinstance(job, RoundJob), adapter
+        return job
+
+    def begin_round(
+        self, adapter: str, number: int, max_tokens: int, base: BaseVersion | None
+    ) -> Sequence[TrainingEvent]:
+        """Let ``adapter`` train for a round; see ``RoundJob.begin_round``."""
+        self._drop_program(adapter)
+        return self.together(adapter).begin_round(number, max_tokens, base)
+
+    def cut_round(self, adapter: str) -> Sequence[TrainingEvent]:
+        """Let ``adapter`` report what it has as of its last step, now."""
+        self._drop_program(adapter)
+        return self.together(adapter).cut_round()
+
+    def adopt(self, adapter: str, base: BaseVersion) -> Sequence[TrainingEvent]:
+        """Let ``adapter`` go on from ``base``, with what it learned that is not in it."""
+        self._drop_program(adapter)
+        return self.together(adapter).adopt(base)
+
+    def revert(self, adapter: str, base: BaseVersion) -> Sequence[TrainingEvent]:
+        """Let ``adapter`` go on from ``base``, forgetting what it learned beyond it."""
+        self._drop_program(adapter)
+        return self.together(adapter).revert(base)
+
+    def _alone(self, adapter: str) -> Job:
+        job = self._jobs[adapter]
+        assert isinstance(job, Job), adapter
+        return job
 
     def _begin_program(self) -> Quantum | None:
         """Return the first quantum of the program whose turn it is."""

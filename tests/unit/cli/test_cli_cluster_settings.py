@@ -119,3 +119,16 @@ def test_shipped_preset_gives_each_replica_its_own_data():
     assert [job.data for own in replicas for job in own.training.jobs] == ["clinc150", "snips"]
     adapters = {job.adapter for own in replicas for job in own.training.jobs}
     assert adapters == {entry.adapter for entry in config.cluster.rounds}
+
+
+def test_replicas_learn_the_adapters_of_rounds_together():
+    data = CLUSTER | {"cluster": CLUSTER["cluster"] | {"rounds": [{"adapter": "shared"}]}}
+    assert of_replica(0, data=data).training.rounds == ("shared",)
+    assert of_replica(0).training.rounds == ()
+
+
+def test_a_round_s_adapter_must_fit_the_slots():
+    rounds = [{"adapter": "shared", "rank": 64}]
+    data = CLUSTER | {"cluster": CLUSTER["cluster"] | {"rounds": rounds}}
+    with pytest.raises(ConfigError, match=r"lora\.max_rank"):
+        of_replica(0, data=data)

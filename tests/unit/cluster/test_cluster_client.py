@@ -9,9 +9,16 @@ import httpx
 import pytest
 
 from collm.cluster import client as module
-from collm.cluster.client import AdapterFiles, Progress, ReplicaControl
+from collm.cluster.client import AdapterFiles, ReplicaControl
 from collm.errors import CollmError, RoundError, StateError, UnknownObjectError, UnreachableError
-from collm.federated.rounds import GatePlan, GateReport, RoundPlan, SliceSums, UpdateReport
+from collm.federated.rounds import (
+    GatePlan,
+    GateReport,
+    Progress,
+    RoundPlan,
+    SliceSums,
+    UpdateReport,
+)
 from collm.types import VersionId
 
 T = TypeVar("T")

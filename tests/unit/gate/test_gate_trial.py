@@ -101,14 +101,14 @@ def test_general_text_guards_by_its_own_bound_and_has_no_other_say() -> None:
     assert trial_of([*wave(0.0, 200), *wave(-0.5, 50, GENERAL)]).verdict(**ALL) is Verdict.NOT_SHOWN
 
 
-def test_every_slice_seen_is_waited_for_and_one_that_got_worse_for_longer() -> None:
+def test_every_slice_seen_is_waited_for_and_one_near_its_bound_for_longer() -> None:
     pairs = [*wave(-0.5, 60), *wave(-0.5, 3, "b")]
 
     assert trial_of(pairs).verdict(**MORE) is None
     assert trial_of(pairs).verdict(**ALL) is Verdict.BETTER
     assert trial_of([*pairs, *wave(-0.5, 1, "b")]).verdict(**MORE) is Verdict.BETTER
 
-    worse = PairedLoss(sample_id="", slice="b", active=1.0, candidate=1.05)
+    worse = PairedLoss(sample_id="", slice="b", active=1.0, candidate=1.06)
     pairs = [*wave(-0.5, 60), *[worse] * 7]
 
     assert trial_of(pairs).verdict(**MORE) is None

@@ -1,8 +1,11 @@
 """How long somebody who asks for a version waits for a slot, and what is on an adapter's way."""
 
+from concurrent.futures import Future
+
 import pytest
 
 from collm.errors import AdapterError, StateError
+from collm.replica.inbox import Unload
 from factories.deciders import World
 
 
@@ -167,3 +170,33 @@ def test_withdrawing_leaves_a_candidate_whose_promotion_may_be_on_record():
     world.handle()
     assert world.active == "a@1"
     assert world.folder.log == ["published a@1", "promoted a@1"]
+
+
+def test_adapter_that_waits_longest_gets_the_slot_that_becomes_free():
+    """However many versions of another come meanwhile."""
+    world = World(num_slots=3)
+    pins = []
+    for seed in (1, 2, 3):
+        world.ask(seed, seed)
+        pins.append(world.store.pin("a"))
+    first, other = world.ask(4, 4), world.ask(1, 9, "b")
+    second = world.ask(5, 5)
+    assert "a newer version replaced it" in str(first.exception(0))
+    world.store.unpin(pins[0])
+    world.turn()
+    assert second.result(0).version == "a@5", "it took the place of the one it replaced"
+    world.store.pin("a")
+    third = world.ask(6, 6)
+    world.store.unpin(pins[1])
+    late = world.ask(7, 7)
+    assert other.result(0).version == "b@1"
+    assert third.done()
+    assert not late.done()
+
+
+def test_adapter_that_is_unloaded_leaves_nothing_behind():
+    world = World()
+    world.ask(1, 1, "b")
+    assert "b" in world.learner.snapshot()
+    world.put(Unload("b", Future()))
+    assert "b" not in world.learner.snapshot()

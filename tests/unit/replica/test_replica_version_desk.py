@@ -118,8 +118,8 @@ def test_regression_on_live_feedback_rolls_back_by_itself():
     world.learner.handle([Regression(adapter="a", numbers=numbers)])
     assert world.active == "a@1"
     assert world.folder.log[-1] == "rolled back to a@1: regression on live feedback"
+    assert world.folder.kept_places == ["a"]
     assert world.trainer.redirections == [("reset", "a", world.store.state(VersionId("a@1")))]
-    assert world.folder.discarded == ["a"]
 
 
 def test_regression_of_a_version_that_is_active_no_more_changes_nothing():

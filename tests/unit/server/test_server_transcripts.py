@@ -92,6 +92,14 @@ def test_answer_of_the_bare_base_names_no_adapter(http, desk):
     assert (desk.responses[0].adapter, desk.responses[0].version) == (None, BASE)
 
 
+def test_answer_by_the_base_for_an_adapter_without_a_version_names_the_adapter(desk):
+    early = FakeReplica(lambda request: events_for(request, b"yes", version=BASE))
+    backends = fake_backends(early, feedback=desk)
+    with running_server(backends) as server, httpx.Client(base_url=server.url) as client:
+        chat(client).raise_for_status()
+    assert (desk.responses[0].adapter, desk.responses[0].version) == ("helper", BASE)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_answer_that_broke_off_is_not_kept(http, desk, replica, stream):
     def script(request):

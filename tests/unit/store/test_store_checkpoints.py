@@ -57,6 +57,21 @@ def test_discarded_checkpoints_are_gone_and_new_ones_follow(store: CheckpointSto
     assert loaded_step(store) == 3
 
 
+def test_kept_place_is_the_latest_meta_without_a_state(store: CheckpointStore) -> None:
+    store.keep_place("a")
+    assert store.load("a") is None
+    save(store, 1, 2)
+    for _ in range(2):
+        store.keep_place("a")
+        checkpoint = store.load("a")
+        assert checkpoint is not None
+        assert checkpoint.meta == {"step": 2}
+        assert not list(checkpoint.folder.iterdir())
+    assert len(list(checkpoint.folder.parents[1].iterdir())) == 1
+    save(store, 3)
+    assert loaded_step(store) == 3
+
+
 @pytest.mark.parametrize("name", ["state/deep/weights", "meta.json", "checksums.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone", "changed"])
 def test_damaged_checkpoint_falls_back_to_the_one_before(

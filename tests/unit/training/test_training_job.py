@@ -333,12 +333,12 @@ def test_a_removed_sample_is_in_no_later_micro_batch(decoder: Decoder) -> None:
         assert trainer.remove_sample("a", sample_id)
         assert not trainer.remove_sample("a", sample_id)
     run_quanta(trainer, lambda q: q.kind is QuantumKind.PREPARE)
-    num_before = len(job._learned)
+    num_before = len(job._learning._learned)
     run_until(trainer, steps(1))
     for _ in range(12):
         run_quanta(trainer, lambda q: q.kind is QuantumKind.FORWARD)
         run_quanta(trainer, lambda q: q.kind is QuantumKind.PREPARE)
-        dealt = {i for batch in job._learned for i in batch.sample_ids}
+        dealt = {i for batch in job._learning._learned for i in batch.sample_ids}
         assert not gone & dealt
     assert num_before == 1
 
@@ -347,7 +347,7 @@ def test_a_removed_sample_is_in_no_later_micro_batch(decoder: Decoder) -> None:
     again.restore(snapshot.tensors, snapshot.meta)
     for _ in range(12):
         run_quanta(trainer_of(again), lambda q: q.kind is QuantumKind.BACKWARD)
-        assert not gone & {i for batch in again._learned for i in batch.sample_ids}
+        assert not gone & {i for batch in again._learning._learned for i in batch.sample_ids}
 
 
 def test_general_text_is_replayed(decoder: Decoder) -> None:
@@ -360,7 +360,7 @@ def test_general_text_is_replayed(decoder: Decoder) -> None:
     run_quanta(trainer, lambda q: q.kind is QuantumKind.FORWARD)
     for _ in range(60):
         run_quanta(trainer, lambda q: q.kind is QuantumKind.PREPARE)
-        learned += job._learned[-1].sample_ids if job._learned else ()
+        learned += job._learning._learned[-1].sample_ids if job._learning._learned else ()
         run_quanta(trainer, lambda q: q.kind is QuantumKind.FORWARD)
     counts.update(sample_id in corpus.general.samples for sample_id in learned)
     assert 0.15 < counts[True] / counts.total() < 0.3

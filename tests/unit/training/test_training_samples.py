@@ -112,7 +112,7 @@ def test_general_text_is_cut_and_evenly_chosen(tokenizer: Tokenizer) -> None:
     whole = [prepare_samples([c], tokenizer, max_tokens=10_000).samples[0] for c in chats[::5]]
     assert len(general) == 18
     for cut, sample in zip(general, whole, strict=True):
-        assert cut.token_ids == sample.token_ids[:96]
+        assert cut.token_ids == sample.token_ids[:64]
         assert (cut.slice, cut.sample_id) == (GENERAL, sample.text_digest)
 
 

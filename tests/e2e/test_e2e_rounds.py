@@ -1,0 +1,136 @@
+"""Two real replicas learn one adapter together: neither sees the other's samples."""
+
+from statistics import fmean
+
+import httpx
+import pytest
+import torch
+
+from collm.cluster.client import ADAPTER_WEIGHTS
+from collm.cluster.round_config import RoundConfig
+from collm.gate.config import GateConfig
+from collm.lora.peft_folder import load_peft
+from collm.model.checkpoint import Checkpoint
+from collm.model.decoder import Decoder
+from collm.model.tokenizer import Tokenizer
+from collm.model.weights import load_weights
+from collm.replica.job_builder import conversation_of
+from collm.training.base_version import fresh_state
+from collm.training.samples import prepare_samples
+from factories.checkpoints import tiny_checkpoint
+from factories.learning_cluster import ADAPTER, chats, coordinate, live_replica
+from factories.training import sample_losses
+
+HALVES = {
+    "r0": chats("Number", ("It is even.", "It is odd.")),
+    "r1": chats("Color", ("Paint it red.", "Paint it blue.")),
+}
+GATE = GateConfig(error=0.2, min_samples=4, min_slice_samples=2, max_samples=32, slice_bound=1.0)
+
+
+def rounds(**changes):
+    values = {
+        "adapter": ADAPTER,
+        "rank": 4,
+        "tokens_per_round": 4_000,
+        "deadline_s": 30.0,
+        "gate_deadline_s": 20.0,
+        "interval_s": 0.0,
+        "gate": GATE,
+    }
+    return RoundConfig(**(values | changes))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return tiny_checkpoint(tmp_path_factory.mktemp("model"), "llama")
+
+
+def has_done(number):
+    def is_done(status):
+        return sum(it["status"] == "done" for it in status["rounds"]) >= number
+
+    return is_done
+
+
+class Losses:
+    """Measures adapters on both halves."""
+
+    def __init__(self, checkpoint):
+        base = Checkpoint(checkpoint)
+        weights = load_weights(base, base.spec, torch.float32, torch.device("cpu"))
+        self.decoder = Decoder(base.spec, weights, 256)
+        tokenizer = Tokenizer(checkpoint, base.spec.eos_token_ids)
+        self.samples = {
+            name: prepare_samples(
+                [conversation_of(sample) for sample in half[:24]], tokenizer, max_tokens=128
+            ).samples
+            for name, half in HALVES.items()
+        }
+
+    def of(self, state):
+        return {
+            name: fmean(sample_losses(self.decoder, samples, state))
+            for name, samples in self.samples.items()
+        }
+
+
+def ask(replica, model):
+    body = {"model": model, "messages": [{"role": "user", "content": "Color 3?"}], "max_tokens": 4}
+    return httpx.post(replica.url + "/v1/chat/completions", json=body, timeout=30)
+
+
+def test_two_replicas_learn_both_halves_and_serve_the_same_version(checkpoint, tmp_path):
+    with (
+        live_replica(checkpoint, tmp_path, "r0", HALVES["r0"]) as first,
+        live_replica(checkpoint, tmp_path, "r1", HALVES["r1"]) as second,
+    ):
+        status = coordinate(tmp_path, [first, second], rounds(max_rounds=2), has_done(2))
+        active = status["active"]
+        assert active == f"{ADAPTER}@2"
+        for replica in (first, second):
+            assert replica.active == active
+            answer = ask(replica, ADAPTER)
+            assert answer.headers["x-collm-version"] == active
+            assert answer.json()["id"].startswith(f"chatcmpl-{replica.name}-")
+        published = first.replica.data.versions.get(active)
+        state = load_peft(published.folder, Checkpoint(checkpoint).spec)
+        losses = Losses(checkpoint)
+        before, after = losses.of(fresh_state(ADAPTER, state.layout)), losses.of(state)
+        for name in HALVES:
+            assert after[name] < 0.6 * before[name]
+        assert (published.folder / ADAPTER_WEIGHTS).exists()
+        opening = next(it for it in status["rounds"] if it["round"] == 1)
+        for part in opening["members"]:
+            assert part["report"]["loss_after"] < part["report"]["loss_before"]
+            assert part["report"]["is_complete"]
+
+
+def test_a_round_goes_on_without_a_replica_that_died_in_it(checkpoint, tmp_path):
+    with (
+        live_replica(checkpoint, tmp_path, "r0", HALVES["r0"]) as first,
+        live_replica(checkpoint, tmp_path, "r1", HALVES["r1"]) as second,
+    ):
+
+        def lose_one(status):
+            if status["rounds"] and status["rounds"][0]["status"] == "training":
+                second.kill()
+
+        status = coordinate(
+            tmp_path,
+            [first, second],
+            rounds(tokens_per_round=1_000_000, deadline_s=3.0, gate_deadline_s=4.0, max_rounds=1),
+            lambda status: bool(status["rounds"]) and status["rounds"][0]["ended_at_s"] is not None,
+            between=lose_one,
+        )
+        (only,) = status["rounds"]
+        parts = {part["member"]: part for part in only["members"]}
+        assert {name: part["outcome"] for name, part in parts.items()} == {
+            "r0": "reported",
+            "r1": "dead",
+        }
+        # It was told to stop at the deadline, and trained until then.
+        assert not parts["r0"]["report"]["is_complete"]
+        assert parts["r0"]["report"]["num_tokens"] > 0
+        assert only["status"] == "done"
+        assert first.active == only["candidate"] == f"{ADAPTER}@1"
