@@ -118,6 +118,8 @@ class FakeRunner:
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._kv: dict[tuple[int, int], int] = {}
+        self.broken: set[VersionId] = set()
+        """Versions whose logits are no numbers."""
 
     def run(self, plan: StepPlan) -> StepOutput:
         written = [self._compute(item.sequence, item.num_new_tokens) for item in plan.items]
@@ -146,6 +148,8 @@ class FakeRunner:
         for position, token_id in enumerate(sequence.token_ids):
             state = _extend(state, token_id)
             assert self._kv[self._slot(sequence, position)] == state, "wrong keys and values"
+        if sequence.binding.version in self.broken:
+            return SampledToken(None)
         sampling, num_output = sequence.request.sampling, sequence.num_output_tokens
         return SampledToken(_choose(state, sequence.choice, sampling, num_output))
 

@@ -21,12 +21,29 @@ class MemoryPlan:
     max_model_len: int
 
 
-def plan_memory(config: MemoryConfig, spec: ModelSpec, dtype: torch.dtype) -> MemoryPlan:
+def plan_memory(
+    config: MemoryConfig,
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    machine_bytes: int | None = None,
+) -> MemoryPlan:
     """Return the number of blocks and the context limit that the configured memory allows.
 
+    Args:
+        config: What the operator asked for.
+        spec: The model whose keys and values are kept.
+        dtype: Of keys and values.
+        machine_bytes: Memory that the device has; ``None`` is unknown.
+
     Raises:
-        ConfigError: The memory holds no block, or not the context length asked for.
+        ConfigError: The memory holds no block, or not the context length asked for, or is more
+            than there is.
     """
+    if machine_bytes is not None and config.kv_cache_mib * 2**20 > machine_bytes:
+        raise ConfigError(
+            f"memory.kv_cache_mib is {config.kv_cache_mib}; "
+            f"this machine has {machine_bytes >> 20} MiB in all"
+        )
     token_bytes = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * dtype.itemsize
     num_blocks = config.kv_cache_mib * 2**20 // (config.block_size * token_bytes)
     capacity = num_blocks * config.block_size

@@ -60,7 +60,8 @@ class StepPlan:
 class SampledToken:
     """The token that a sequence goes on with."""
 
-    token_id: int
+    token_id: int | None
+    """``None`` if the model's output was no number, so that there is none to go on with."""
     logprobs: TokenLogprobs | None = None
 
 

@@ -57,8 +57,9 @@ class ModelRunner:
         rows = [self._sampling_row(item) for item in items]
         tokens = []
         for index, token_id in enumerate(sample(logits, rows)):
-            num_top = rows[index].params.logprobs
-            logprobs = None if num_top is None else token_logprobs(logits[index], token_id, num_top)
+            num_top, logprobs = rows[index].params.logprobs, None
+            if token_id is not None and num_top is not None:
+                logprobs = token_logprobs(logits[index], token_id, num_top)
             tokens.append(SampledToken(token_id, logprobs))
         return tokens
 

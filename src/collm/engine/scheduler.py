@@ -174,20 +174,27 @@ class Scheduler:
 
         Returns:
             One event per new token, and those of failed admissions, in the order of sequences.
-            Sequences that were aborted meanwhile have none.
+            Sequences that were aborted meanwhile have none. Without a token for one of its
+            choices a request ends.
         """
         self._in_flight.clear()
         news, self._failed_admissions = self._failed_admissions, []
-        tokens = iter(output.tokens)
+        tokens, broken = iter(output.tokens), list[Sequence]()
         for item in plan.items:
             token = next(tokens) if item.samples else None
             if item.sequence.is_finished:
                 self._release(item.sequence)
                 continue
             self._advance(item)
-            if token is not None:
+            if token is not None and token.token_id is None:
+                broken.append(item.sequence)
+            elif token is not None:
                 news.append((item.sequence.order, self._append(item.sequence, token, now_s)))
         assert next(tokens, None) is None, "more tokens than the plan samples"
+        for sequence in broken:
+            if not sequence.is_finished:
+                group = self._groups[sequence.request.request_id]
+                news += self._end_group(group, FinishReason.ERROR, _not_finite(sequence))
         return _in_order(news)
 
     def fail(self, plan: StepPlan, error: Exception) -> list[TokenEvent]:
@@ -317,6 +324,7 @@ class Scheduler:
             self._groups[sequence.request.request_id].has_computed_prompt = True
 
     def _append(self, sequence: Sequence, token: SampledToken, now_s: float) -> TokenEvent:
+        assert token.token_id is not None
         sequence.token_ids.append(token.token_id)
         if sequence.first_token_at_s is None:
             sequence.first_token_at_s = now_s
@@ -390,6 +398,14 @@ def _end_event(
         version=sequence.binding.version if sequence.binding else None,
         num_cached_tokens=sequence.num_cached_tokens,
         error=error,
+    )
+
+
+def _not_finite(sequence: Sequence) -> AdapterError:
+    version = sequence.binding.version if sequence.binding else None
+    return AdapterError(
+        f"{version} gives no finite numbers for this prompt, so there is no answer; ask another"
+        " version, or roll the adapter back"
     )
 
 

@@ -17,7 +17,8 @@ class GateConfig:
     error: float = 0.05
     """Chance, per candidate, that one which is no better passes the test."""
     min_samples: int = 24
-    """Held-out samples, general text not counted, before a candidate can be proven better."""
+    """Held-out samples, general text not counted, before a candidate can be proven better; all of
+    them if there are fewer."""
     max_samples: int = 256
     """Most held-out samples that one candidate is compared on, general text included."""
     min_slice_samples: int = 8

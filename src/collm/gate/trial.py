@@ -114,14 +114,16 @@ class Trial:
     Args:
         config: What is asked of a candidate.
         slice_sizes: Held-out samples that each slice has in all; a slice with fewer than
-            ``min_slice_samples`` is then not waited for in vain. Unknown slices count as large.
+            ``min_slice_samples`` is then not waited for in vain, nor are ``min_samples`` where
+            there are fewer. Unknown slices count as large.
     """
 
     def __init__(self, config: GateConfig, slice_sizes: Mapping[str, int] | None = None) -> None:
         self._config = config
         self._sizes = slice_sizes or {}
-        self._better = Evidence(first_look=config.min_samples)
-        self._worse = Evidence(first_look=config.min_samples)
+        first_look = _first_look(config, self._sizes)
+        self._better = Evidence(first_look=first_look)
+        self._worse = Evidence(first_look=first_look)
         self._num_seen: Counter[str] = Counter()
         self._slices: dict[str, SliceLoss] = {}
         self._active_sum = 0.0
@@ -217,6 +219,12 @@ class Trial:
         """Return the samples that a slice needs: half as many while it is far from its bound."""
         wanted, sums = self._config.min_slice_samples, self._slices[name]
         return wanted if sums.increase > sums.bound / 2 else -(-wanted // 2)
+
+
+def _first_look(config: GateConfig, slice_sizes: Mapping[str, int]) -> int:
+    """Return the own samples before which nothing is proven: all of them, if they are so few."""
+    num_own = sum(size for name, size in slice_sizes.items() if name != GENERAL)
+    return min(config.min_samples, num_own or config.min_samples)
 
 
 def _mean(total: float, count: int) -> float:

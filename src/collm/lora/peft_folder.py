@@ -214,8 +214,10 @@ def _read_pairs(path: Path, base_digest: str | None) -> _Pairs:
                 module, _, kind = key.removesuffix(".weight").rpartition(".")
                 if kind not in ("lora_A", "lora_B"):
                     raise AdapterError(f"{path}: unexpected tensor {key!r}")
-                name = module.removeprefix(_ROOT)
-                halves.setdefault(name, {})[kind] = file.get_tensor(key).float()
+                half = halves.setdefault(module.removeprefix(_ROOT), {})
+                if kind in half:
+                    raise AdapterError(f"{path}: {key!r} is there twice, once by another name")
+                half[kind] = _real(path, key, file.get_tensor(key))
     except (OSError, SafetensorError) as error:
         raise AdapterError(f"{path} is no valid safetensors file: {error}") from error
     lonely = [module for module, pair in halves.items() if len(pair) != 2]
@@ -224,6 +226,13 @@ def _read_pairs(path: Path, base_digest: str | None) -> _Pairs:
     if not halves:
         raise AdapterError(f"{path} holds no LoRA factors")
     return {module: (pair["lora_A"], pair["lora_B"]) for module, pair in halves.items()}
+
+
+def _real(path: Path, key: str, tensor: Tensor) -> Tensor:
+    if not tensor.is_floating_point():
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise AdapterError(f"{path}: {key!r} holds {kind}; LoRA factors are floating-point numbers")
+    return tensor.float()
 
 
 def _check_base(made_for: str | None, base_digest: str | None) -> None:

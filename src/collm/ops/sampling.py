@@ -70,13 +70,23 @@ class SamplingRow:
             logits[list(self.stop_token_ids)] = -torch.inf
 
 
-def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
-    """Return one token id per row of ``logits`` [num_rows, vocab_size], float32; not changed."""
-    greedy: list[int] = logits.argmax(dim=-1).tolist()
-    return [
-        token_id if row.is_plain_greedy else _sample_row(logits[index], row)
-        for index, (token_id, row) in enumerate(zip(greedy, rows, strict=True))
-    ]
+def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int | None]:
+    """Return one token id per row of ``logits`` [num_rows, vocab_size], float32; not changed.
+
+    A row with NaN or infinity in it has none: whatever were drawn, the model did not say it.
+    """
+    top = logits.max(dim=-1)  # NaN counts as the largest
+    is_finite: list[bool] = top.values.isfinite().tolist()
+    greedy: list[int] = top.indices.tolist()
+    tokens: list[int | None] = []
+    for index, row in enumerate(rows):
+        if not is_finite[index]:
+            tokens.append(None)
+        elif row.is_plain_greedy:
+            tokens.append(greedy[index])
+        else:
+            tokens.append(_sample_row(logits[index], row))
+    return tokens
 
 
 def token_logprobs(logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
@@ -132,7 +142,8 @@ def _draw(logits: Tensor, row: SamplingRow) -> int:
     """
     cdf = logits.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
     share = _draw_number(row) * cdf[-1]
-    # Past the end only for NaN logits, which must not fail the other requests of the step.
+    # Past the end only for NaN, which a tiny temperature makes of large logits; it must not fail
+    # the other requests of the step.
     return min(int(torch.searchsorted(cdf, share, right=True)), len(cdf) - 1)
 
 

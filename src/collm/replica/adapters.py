@@ -246,8 +246,12 @@ class AdapterDesk:
         return content.getvalue()
 
     def _names(self) -> frozenset[str]:
-        loaded = {info.adapter for info in self._board.view.versions}
-        return frozenset(loaded | {item.adapter for item in self._data.versions.published()})
+        """Return the adapters that there are: loaded, on disk, or learned and without a version."""
+        view = self._board.view
+        named = {name for name in view.names if "@" not in name} - {self._terms.base_model}
+        loaded = {info.adapter for info in view.versions}
+        published = {item.adapter for item in self._data.versions.published()}
+        return frozenset(named | loaded | published)
 
     def _unknown(self, adapter: str) -> UnknownAdapterError:
         known = ", ".join(sorted(self._names())) or "none"

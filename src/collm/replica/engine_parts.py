@@ -22,6 +22,7 @@ from collm.pacing.budgets import Budget, make_budget
 from collm.pacing.chunking import make_prefill_limit
 from collm.pacing.cost import QuantumCostModel, StepCostModel
 from collm.pacing.credit import Credit
+from collm.replica.process_memory import machine_bytes
 from collm.replica.settings import ReplicaSettings
 from collm.types import Request, RequestId, SamplingParams
 
@@ -65,7 +66,7 @@ def build_engine(checkpoint: Checkpoint, settings: ReplicaSettings) -> EnginePar
         ConfigError: A setting does not fit the model or the machine.
     """
     spec, device = checkpoint.spec, torch.device("cpu")
-    memory = plan_memory(settings.memory, spec, settings.dtype)
+    memory = plan_memory(settings.memory, spec, settings.dtype, machine_bytes())
     tokenizer = Tokenizer(checkpoint.folder, spec.eos_token_ids)
     weights = load_weights(checkpoint, spec, settings.dtype, device)
     _log.info("weights: %d MiB as %s", weights.num_bytes >> 20, type(weights.head).__name__)

@@ -221,7 +221,7 @@ class FineTuning:
             await asyncio.wait((building,))
         record = await self.get(job_id)
         if record.status.has_ended:
-            raise StateError(f"job {job_id} has {record.status}", code="job_ended")
+            raise StateError(f"job {job_id} has ended: {record.status}", code="job_ended")
         return record
 
     async def _write(self, action: Callable[[DataFolder], T]) -> T:

@@ -34,6 +34,9 @@ from collm.types import VersionId
 
 _log = logging.getLogger(__name__)
 
+_MAX_HELD_OUT_SHARE = 0.25
+"""Of a small file that a client uploaded."""
+
 
 @dataclass(frozen=True, slots=True)
 class BuiltJob:
@@ -101,6 +104,8 @@ class JobBuilder:
             courtesy.spaced(self._conversations(record, config.data, record.training_file)),
             config,
         )
+        if not record.is_configured:
+            config = _held_out_enough(config, len(samples), self._training.gate.min_samples)
         corpus = self._corpus(record, config, samples, known, courtesy)
         base, start = self._start(config)
         config = _sized(config, samples_per_step(record), samples)
@@ -264,6 +269,17 @@ def conversation_of(sample: Sample) -> Conversation:
     """Return a sample as training takes it."""
     messages = [{"role": turn.role, "content": turn.content} for turn in sample.messages]
     return Conversation(messages=messages, slice=sample.group)
+
+
+def _held_out_enough(config: JobConfig, num_samples: int, min_samples: int) -> JobConfig:
+    """Hold out more of a small file, or no candidate of it could ever be proven better.
+
+    By the file alone, which never changes: feedback must not move samples to the other side.
+    """
+    if not num_samples:
+        return config
+    share = min(_MAX_HELD_OUT_SHARE, min_samples / num_samples)
+    return replace(config, held_out_share=max(config.held_out_share, share))
 
 
 def _sized(config: JobConfig, num_samples: int | None, samples: Sequence[TokenSample]) -> JobConfig:

@@ -1,4 +1,4 @@
-"""How much memory this process holds."""
+"""How much memory this process holds, and how much there is."""
 
 import os
 from pathlib import Path
@@ -13,3 +13,11 @@ def resident_bytes() -> int | None:
     except OSError:
         return None
     return num_pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def machine_bytes() -> int | None:
+    """Return the bytes of memory that the machine has; ``None`` where the system hides it."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None

@@ -39,6 +39,13 @@ def test_context_that_does_not_fit_is_refused_with_the_numbers():
         plan_memory(MemoryConfig(kv_cache_mib=1, block_size=4_096), SPEC, torch.float32)
 
 
+def test_more_memory_than_the_machine_has_is_refused_with_both_numbers():
+    config = MemoryConfig(kv_cache_mib=101)
+    with pytest.raises(ConfigError, match="kv_cache_mib is 101; this machine has 100 MiB"):
+        plan_memory(config, SPEC, torch.float32, 100 * 2**20)
+    assert plan_memory(config, SPEC, torch.float32, 101 * 2**20).num_blocks == 101 * 128
+
+
 @pytest.mark.parametrize(
     ("field", "value"), [("kv_cache_mib", 0), ("block_size", 0), ("max_model_len", 0)]
 )

@@ -1,6 +1,7 @@
-"""Ending single choices from outside: the server met a stop string."""
+"""Ending single choices from outside, as a stop string was met, and requests without a token."""
 
 from collm.engine.config import SchedulerConfig
+from collm.errors import AdapterError
 from collm.types import FinishReason
 from factories.engine import Loop, request
 
@@ -65,3 +66,22 @@ def test_finish_of_an_unknown_or_ended_choice_says_nothing():
     assert finish(loop, "never seen", 0) == []
     loop.drain()
     assert finish(loop, "a", 1) == []
+
+
+def test_request_whose_logits_are_no_numbers_ends_with_an_error_and_others_go_on():
+    loop = Loop()
+    loop.pins.publish("tutor", "1")
+    loop.add(request("a", [1, 2, 3], n=2, model="tutor"), request("b", [4, 5]))
+    loop.step()
+    loop.step()
+    loop.runner.broken.add("tutor@1")
+    loop.step()
+    for choice in range(2):
+        event = loop.events["a", choice][-1]
+        assert (event.finish_reason, event.token_id) == (FinishReason.ERROR, None)
+        assert isinstance(event.error, AdapterError)
+        assert "tutor@1" in str(event.error)
+    loop.scheduler.check()
+    loop.drain()
+    assert len(loop.tokens("b")) == 8
+    loop.assert_idle()

@@ -39,6 +39,23 @@ def test_fewer_samples_than_the_least_number_never_show_anything() -> None:
     assert trial_of(wave(-1.0, 23)).verdict(**ALL) is Verdict.NOT_SHOWN
 
 
+def test_with_fewer_held_out_samples_than_the_least_number_all_of_them_are_enough() -> None:
+    trial = Trial(CONFIG, {"a": 6, "b": 2, GENERAL: 40})
+    pairs = [*wave(-1.0, 6, "a"), *wave(-1.0, 2, "b")]
+    for each in pairs[:-1]:
+        trial.add(each)
+    assert trial.verdict(**ALL) is Verdict.NOT_SHOWN
+    trial.add(pairs[-1])
+    assert trial.verdict(**ALL) is Verdict.BETTER
+
+
+def test_so_few_held_out_samples_that_chance_could_do_it_never_show_anything() -> None:
+    trial = Trial(CONFIG, {"a": 4})
+    for each in wave(-5.0, 4):
+        trial.add(each)
+    assert trial.verdict(**ALL) is Verdict.NOT_SHOWN
+
+
 def test_equal_losses_ask_for_more_until_the_samples_run_out() -> None:
     trial = trial_of([pair(1.0, 1.0)] * 100)
 

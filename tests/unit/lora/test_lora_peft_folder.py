@@ -210,6 +210,19 @@ def test_tensors_that_are_no_lora_factors_are_refused(folder, key):
     refuse(folder, "unexpected tensor", key)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+def test_factors_that_are_no_real_numbers_are_refused(folder, dtype):
+    change_weights(folder, lora_A=torch.ones(4, SPEC.hidden_size, dtype=dtype))
+    refuse(folder, f"{Q_PROJ}.lora_A.weight", str(dtype).removeprefix("torch."))
+
+
+def test_factors_that_are_there_twice_are_refused(folder):
+    tensors = {name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()}
+    again = f"{Q_PROJ}.lora_A.weight".removeprefix("base_model.model.")
+    save_file({**tensors, again: tensors[f"{Q_PROJ}.lora_A.weight"] + 1}, folder / WEIGHTS)
+    refuse(folder, again, "twice")
+
+
 def test_half_precision_factors_are_read_as_float32(folder):
     tensors = load_file(folder / WEIGHTS)
     save_file({name: t.to(torch.bfloat16) for name, t in tensors.items()}, folder / WEIGHTS)

@@ -227,9 +227,16 @@ def test_a_rounding_error_in_the_logits_does_not_change_a_draw():
 
 
 @pytest.mark.parametrize("params", [{}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}])
-def test_logits_that_are_not_finite_still_give_a_token(params):
-    logits = torch.full((1, VOCAB_SIZE), torch.nan)
-    assert 0 <= sample(logits, [row(**params)])[0] < VOCAB_SIZE
+def test_logits_that_are_no_numbers_give_no_token_and_leave_the_other_rows_alone(params):
+    broken = torch.zeros(3, VOCAB_SIZE)
+    broken[0, 1] = torch.nan
+    broken[1, 1] = torch.inf
+    broken[2] = -torch.inf
+    logits = torch.cat([broken, random_logits(7)[None]])
+    tokens = sample(logits, [row(**params)] * 4)
+    assert tokens[:3] == [None] * 3
+    assert tokens[3:] == sample(logits[3:], [row(**params)])
+    assert tokens[3] is not None
 
 
 @pytest.mark.parametrize("num_top", [0, 1, 5, VOCAB_SIZE])

@@ -110,6 +110,15 @@ def test_job_runs_publishes_and_succeeds_after_its_epochs(opened):
     assert [item.job_id for item in opened.do(found).items] == [job.job_id]
 
 
+@pytest.mark.parametrize(
+    ("num_samples", "share"), [(20, 0.25), (96, 0.25), (240, 0.1), (480, 0.05), (9_000, 0.05)]
+)
+def test_more_of_a_small_file_is_held_out_so_that_the_gate_can_judge(num_samples, share):
+    config = job_builder.JobConfig(adapter="tutor", data="chats")
+    chosen = job_builder._held_out_enough(config, num_samples, min_samples=24)
+    assert chosen.held_out_share == pytest.approx(share)
+
+
 def test_samples_per_step_become_tokens_per_step(opened, monkeypatch):
     seen = []
 
@@ -157,7 +166,7 @@ def test_ended_job_can_be_neither_cancelled_nor_paused(opened):
     job = opened.create()
     opened.ask("cancel", job.job_id)
     for name in ("cancel", "pause"):
-        with pytest.raises(StateError, match="has cancelled"):
+        with pytest.raises(StateError, match="has ended: cancelled"):
             opened.ask(name, job.job_id)
     for name in ("get", "cancel", "pause", "resume"):
         with pytest.raises(UnknownObjectError):
@@ -346,3 +355,10 @@ def test_job_whose_file_is_lost_fails_at_the_restart_and_the_others_go_on(opened
     opened.open()
     assert opened.status(lost.job_id) is JobStatus.FAILED
     assert opened.status(kept.job_id) is JobStatus.RUNNING
+
+
+def test_adapter_that_is_still_learned_has_a_history_without_decisions(opened):
+    job = opened.create()
+    opened.wait_for(job.job_id, JobStatus.RUNNING)
+    opened.ask("pause", job.job_id)
+    assert opened.do(opened.replica.adapters.history("tutor")) == ()
