@@ -34,13 +34,15 @@ from collm.model.sources import find_checkpoint
 _PACKAGES = ("collm", "torch", "transformers", "peft")
 
 
-def make_parser(description: str, *, rounds: int) -> argparse.ArgumentParser:
+def make_parser(
+    description: str, *, rounds: int, rounds_are: str = "measurements of each side"
+) -> argparse.ArgumentParser:
     """Return a parser with the options that all benchmarks have."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--model", default=DEFAULT_MODEL, help="folder, GGUF file or known name")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=rounds, help="measurements of each side")
+    parser.add_argument("--rounds", type=int, default=rounds, help=rounds_are)
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there too")
     return parser

@@ -13,7 +13,7 @@ from collm.gate.config import GENERAL, GateConfig
 from collm.gate.rotation import Rotation
 from collm.gate.trial import PairedLoss, Trial, Verdict
 
-CONFIG = GateConfig()
+CONFIG = GateConfig(slice_share=0.0)
 NUM_CANDIDATES = 1_000
 MAX_FALSE = 71
 """5 % of 1,000 and three standard deviations of that count: the error bound holds exactly, so only

@@ -43,6 +43,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.pins: list[Binding] = []
         self.num_versions = 0
         self.history: dict[str, list[VersionId]] = {"a": [], "b": []}  # held, active
+        self.first: dict[str, VersionId] = {}
         self.staged: dict[str, VersionId] = {}
         self.freed: set[VersionId] = set()
 
@@ -83,6 +84,8 @@ class StoreMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.staged)))
         version = self.staged.pop(name)
         self.store.promote(version)
+        if not self.history[name]:
+            self.first[name] = version
         if self.history[name][-1:] != [version]:
             self.history[name] = [*self.history[name][-1:], version]
         assert self.store.resolve(name) == self.store.resolve(version) == version
@@ -92,6 +95,10 @@ class StoreMachine(RuleBasedStateMachine):
         if len(self.history[name]) == 2:
             self.history[name].pop()
             assert self.store.rollback(name) == self.history[name][0]
+            return
+        if self.history[name] and self.history[name] == [self.first[name]]:
+            self.history[name].clear()
+            assert self.store.rollback(name) == BASE
             return
         try:
             self.store.rollback(name)

@@ -1,27 +1,27 @@
 """``collm demo``: serve a real workload and learn from real data, on one screen."""
 
-import asyncio
 import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from collm.cli.demo_report import DemoReport, make_report, write_files
-from collm.cli.demo_session import Session, prepare_folder, run_session
+from collm.cli.demo_cluster import run_cluster_demo
+from collm.cli.demo_outcome import Outcome, Setting
+from collm.cli.demo_replica import run_replica_demo
 from collm.cli.demo_settings import DemoSettings
-from collm.cli.demo_tables import draw_report
-from collm.cli.demo_traffic import MAX_MINUTES, SHORT_ATTRIBUTION, Traffic, build_traffic
-from collm.cli.demo_view import LineView, LiveView
-from collm.clock import MonotonicClock
+from collm.cli.demo_sites import MAX_SITES
+from collm.cli.demo_traffic import MAX_MINUTES, SHORT_ATTRIBUTION, TraceUse, build_traffic
 from collm.model.config import DEFAULT_MODEL
 from collm.pacing.config import BudgetName
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 _SERVE = ("-m", "collm", "serve")
+_RATE = 2.4
+_CLUSTER_RATE = 2.0
+"""Two threads in one replica share each step; one thread each does less at once."""
 
 
 @app.command(epilog="Examples: `collm demo`, or `collm demo --minutes 2 --seed 1`.")
@@ -48,9 +48,22 @@ def demo(
             "between two tokens, 'objective' for as long as the objectives leave over."
         ),
     ] = "latency",
+    replicas: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=MAX_SITES,
+            help="With several, each has a thread and its own part of the training samples, and "
+            "they learn together in federated rounds.",
+        ),
+    ] = 1,
     requests_per_s: Annotated[
-        float, typer.Option(help="Mean rate of arrivals; half of them are scored.")
-    ] = 2.65,
+        float | None,
+        typer.Option(
+            help="Mean rate of arrivals; half of them are scored. By default "
+            f"{_RATE:g}, or {_CLUSTER_RATE:g} with several replicas."
+        ),
+    ] = None,
     model: Annotated[
         str, typer.Option(help="Base model: a folder, a .gguf file, a known name or a hub id.")
     ] = DEFAULT_MODEL,
@@ -68,38 +81,38 @@ def demo(
     that the trace gives. Nothing is faked: each improvement is measured on held-out samples, then
     swapped in between two steps, while answers stream.
 
+    With --replicas 2, each of two replicas has the samples of five of the ten domains, which never
+    leave it; in federated rounds they learn to answer all ten. Afterwards all answer the same test
+    questions: as the base model, with what each learned alone in its first round, and as served.
+
     Ends with tables and writes OUT/report.json, OUT/requests.jsonl and OUT/looks.jsonl. Ctrl-C
     stops early and still reports. The exit code is 0 unless a request failed, was turned away or
     mixed two versions, or the server ended by itself.
     """
+    is_cluster = replicas > 1
+    if requests_per_s is None:
+        requests_per_s = _CLUSTER_RATE if is_cluster else _RATE
     settings = DemoSettings(
         minutes=minutes, requests_per_s=requests_per_s, seed=seed, out=out, port=port,
-        model=model, budget=budget,
+        model=model, budget=budget, num_replicas=replicas,
     )  # fmt: skip
     console = Console()
-    traffic = build_traffic(minutes, requests_per_s, seed)
-    session = _run(settings, traffic, console, is_live=console.is_terminal and not plain)
-    report = make_report(session.progress, settings.objectives, session.elapsed_s, session.end)
-    path = write_files(report, session.progress, settings, traffic.use)
-    _print(console, report, settings, traffic, path)
-    if session.error is not None:
-        typer.echo(f"collm: {session.error}", err=True)
-    raise typer.Exit(0 if report.is_clean and session.error is None else 1)
+    setting = Setting(
+        settings=settings,
+        traffic=build_traffic(minutes, requests_per_s, seed),
+        serve=(sys.executable, *_SERVE),
+        console=console,
+        is_live=console.is_terminal and not plain,
+    )
+    outcome = (run_cluster_demo if is_cluster else run_replica_demo)(setting)
+    _print(console, outcome, settings, setting.traffic.use)
+    if outcome.error is not None:
+        typer.echo(f"collm: {outcome.error}", err=True)
+    raise typer.Exit(0 if outcome.is_clean and outcome.error is None else 1)
 
 
-def _run(settings: DemoSettings, traffic: Traffic, console: Console, *, is_live: bool) -> Session:
-    config = prepare_folder(settings)
-    command = [sys.executable, *_SERVE, "--config", str(config)]
-    view = LiveView(console, settings) if is_live else LineView(console)
-    with cast("AbstractContextManager[LiveView | LineView]", view) as shown:
-        return asyncio.run(run_session(settings, traffic, command, shown, MonotonicClock()))
-
-
-def _print(
-    console: Console, report: DemoReport, settings: DemoSettings, traffic: Traffic, path: Path
-) -> None:
-    use = traffic.use
-    console.print(draw_report(report, settings))
+def _print(console: Console, outcome: Outcome, settings: DemoSettings, use: TraceUse) -> None:
+    console.print(outcome.tables)
     console.print(
         f"{use.num_requests} requests of {use.trace}, hours {use.start_hour:g} to "
         f"{use.start_hour + use.num_hours:g}, {use.speed_up:g} times as fast, "
@@ -110,4 +123,4 @@ def _print(
         highlight=False,
     )
     console.print(SHORT_ATTRIBUTION, style="dim", highlight=False)
-    console.print(f"Report: {path}", highlight=False, soft_wrap=True)
+    console.print(f"Report: {outcome.report}", highlight=False, soft_wrap=True)

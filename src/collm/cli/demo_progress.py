@@ -1,26 +1,17 @@
-"""What a running demo has seen so far: finished requests, and looks at its server."""
+"""What a running demo has seen so far of a replica: finished requests, and looks at it."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from collm.cli.demo_answers import Answer
 from collm.cli.demo_settings import ADAPTER
 from collm.cli.demo_traffic import OUT_OF_SCOPE
 from collm.metrics.records import RequestRecord
 from collm.workload.score import exact_match_score
 
 _RATE_WINDOW_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One scored answer; requests that their client left are none."""
-
-    at_s: float
-    """When it ended, in seconds since the start."""
-    is_right: bool
-    group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,30 +138,10 @@ class Progress:
         """Return the training speed over the whole run."""
         return _tokens_per_s(self.looks)
 
-    def moving_share(self, times_s: Sequence[float], window: int) -> list[float | None]:
-        """Return the share of right answers among the latest ``window`` at each time.
-
-        Args:
-            times_s: In rising order.
-            window: Answers that each share is made of, at most.
-        """
-        shares: list[float | None] = []
-        end = 0
-        for time_s in times_s:
-            while end < len(self.answers) and self.answers[end].at_s <= time_s:
-                end += 1
-            shares.append(share_right(self.answers[max(0, end - window) : end]))
-        return shares
-
 
 def active_version(look: Look | None) -> str:
     """Return the version that new requests get, in words before there is one."""
     return (look.active if look else None) or "base model"
-
-
-def share_right(answers: Sequence[Answer]) -> float | None:
-    """Return the share of right answers; ``None`` of none."""
-    return sum(answer.is_right for answer in answers) / len(answers) if answers else None
 
 
 def _tokens_per_s(looks: Sequence[Look]) -> float | None:

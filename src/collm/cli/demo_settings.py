@@ -10,8 +10,8 @@ from collm.pacing.config import BudgetName, Objectives
 ADAPTER = "clinc"
 """The adapter that learns; every request asks for it by this name."""
 TASK = "clinc150"
-# Questions of a dozen words: at the usual share, general text would take a fifth of the compute.
-_JOB = {"adapter": ADAPTER, "data": TASK, "replay_share": 0.05}
+_REPLAY_SHARE = 0.05
+"""Questions are short: at the usual share, general text would take a fifth of the compute."""
 
 _MAX_VERSIONS = 3
 _DRAIN_TIMEOUT_S = 3.0
@@ -33,6 +33,8 @@ class DemoSettings:
     """TCP port of the server; 0 takes a free one."""
     model: str
     budget: BudgetName
+    num_replicas: int = 1
+    """More than one share the groups of the task, and learn together."""
     objectives: Objectives = Objectives()
 
     @property
@@ -47,7 +49,7 @@ class DemoSettings:
 
     @property
     def data_dir(self) -> Path:
-        """The replica's data folder, made anew by each run."""
+        """The data folder of the replica or the cluster, made anew by each run."""
         return self.out / "data"
 
     @property
@@ -57,7 +59,12 @@ class DemoSettings:
 
 
 def server_settings(settings: DemoSettings) -> dict[str, Any]:
-    """Return the configuration file of the demo's server as plain values."""
+    """Return the configuration file of the demo's one replica as plain values."""
+    return {**common_settings(settings), "training": {"jobs": [job_settings(TASK)]}}
+
+
+def common_settings(settings: DemoSettings) -> dict[str, Any]:
+    """Return what the server's configuration has whatever the number of replicas."""
     return {
         "seed": settings.seed,
         "model": {"source": settings.model},
@@ -67,12 +74,14 @@ def server_settings(settings: DemoSettings) -> dict[str, Any]:
             "ttft_s": settings.objectives.ttft_s,
             "tpot_s": settings.objectives.tpot_s,
         },
-        "training": {
-            "jobs": [_JOB],
-        },
         "server": {
             "host": "127.0.0.1",
             "port": settings.port,
             "drain_timeout_s": _DRAIN_TIMEOUT_S,
         },
     }
+
+
+def job_settings(data: str) -> dict[str, Any]:
+    """Return the training job that learns the task from ``data``."""
+    return {"adapter": ADAPTER, "data": data, "replay_share": _REPLAY_SHARE}

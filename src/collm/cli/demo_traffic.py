@@ -34,7 +34,7 @@ _LENGTH_DIVISOR = 2.0
 """Prompts and outputs are made shorter by this: two cores are less than what the trace ran on."""
 _MAX_PROMPT_TOKENS = 256
 _MAX_OUTPUT_TOKENS = 128
-_MAX_SCORED_TOKENS = 16
+MAX_SCORED_TOKENS = 16
 """The longest right answer has seven tokens."""
 
 ATTRIBUTIONS = (
@@ -115,7 +115,7 @@ def build_traffic(minutes: float, requests_per_s: float, seed: int) -> Traffic:
         trace,
         _mixed(task, seed),
         filler,
-        WorkloadConfig(max_scored_tokens=_MAX_SCORED_TOKENS),
+        WorkloadConfig(max_scored_tokens=MAX_SCORED_TOKENS),
         seed,
     )
     use = TraceUse(

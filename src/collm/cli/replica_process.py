@@ -1,5 +1,6 @@
 """The process of one replica: its step loop and its HTTP server."""
 
+import socket
 import sys
 
 import torch
@@ -15,7 +16,7 @@ from collm.replica.settings import ReplicaSettings
 from collm.server.app import make_app
 from collm.server.backend import Backends
 from collm.server.config import ServerConfig
-from collm.server.run import run
+from collm.server.run import bind, run
 from collm.server.service import Membership
 
 _SWITCH_INTERVAL_S = 0.001
@@ -35,10 +36,18 @@ def run_replica(
 
     Raises:
         ModelError: The model cannot be found or served.
-        ConfigError: A setting does not fit the model or the machine.
+        ConfigError: The address cannot be had, or a setting does not fit the model or the machine.
         DataError: A training set cannot be used.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    # Nobody should wait for a model to hear that the port is taken; it listens only when ready.
+    with bind(config.server) as sock:
+        _run_at(sock, config, name, control_secret)
+
+
+def _run_at(
+    sock: socket.socket, config: CollmConfig, name: str | None, control_secret: str | None
+) -> None:
     samples = load_sample_sets(config.training)
     folder = find_checkpoint(config.model.source, cache_dir=cache_dir(), progress=_Announcer())
     checkpoint = Checkpoint(folder)
@@ -59,7 +68,7 @@ def run_replica(
         membership = None
         if name is not None and control_secret is not None:
             membership = Membership(name, control_secret)
-        serve_replica(backends_of(replica), config.server, membership)
+        serve_replica(backends_of(replica), config.server, membership, sock)
     finally:
         replica.close()
 
@@ -77,16 +86,25 @@ def backends_of(replica: Replica) -> Backends:
 
 
 def serve_replica(
-    backends: Backends, config: ServerConfig, membership: Membership | None = None
+    backends: Backends,
+    config: ServerConfig,
+    membership: Membership | None = None,
+    sock: socket.socket | None = None,
 ) -> None:
     """Serve a replica in the main thread until a signal; prints the address once it listens.
+
+    Args:
+        backends: The replica.
+        config: Of its listener.
+        membership: Its place in a cluster; ``None`` serves alone.
+        sock: A bound socket, closed at the end; ``None`` binds to the configured address.
 
     Raises:
         ConfigError: The address cannot be had.
         CollmError: The step loop ended by itself.
     """
     app = make_app(backends, config, membership)
-    run(app, on_ready=lambda url: typer.echo(f"collm is ready at {url}"))
+    run(app, lambda url: typer.echo(f"collm is ready at {url}"), sock)
 
 
 class _Announcer:

@@ -4,10 +4,13 @@ A process of its own, so that the front never imports torch and its memory is gi
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from collm.errors import RoundError
 from collm.federated.aggregate_plan import (
@@ -32,6 +35,8 @@ from collm.federated.strategies import STRATEGIES, MemberUpdate, Strategy
 from collm.federated.weights import member_weights
 from collm.lora.peft_folder import PEFT_CONFIG, PEFT_WEIGHTS
 from collm.store.files import create_folder
+
+_NICENESS = 10
 
 
 def aggregate(plan: AggregatePlan) -> bool:
@@ -212,4 +217,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    # The replicas' requests need the same cores, and have a deadline; this has minutes.
+    os.nice(_NICENESS)
+    torch.set_num_threads(1)
     sys.exit(main(sys.argv[1:]))

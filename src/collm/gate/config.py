@@ -26,6 +26,8 @@ class GateConfig:
     half way to its bound; a slice with fewer held-out samples in all is judged by what it has."""
     slice_bound: float = 0.1
     """Most that a slice's mean loss may rise, in nats per token."""
+    slice_share: float = 0.25
+    """Added to slice_bound: this share of the served version's mean loss on the slice."""
     general_bound: float = 0.3
     """Most that the mean loss on general text may rise, in nats per token."""
     evaluation_share: float = 0.1
@@ -48,11 +50,15 @@ class GateConfig:
             self.max_samples >= self.min_samples,
             f"min_samples ({self.min_samples}) or more",
         )
-        for name in ("slice_bound", "general_bound"):
+        for name in ("slice_bound", "slice_share", "general_bound"):
             value = getattr(self, name)
             self._check(name, math.isfinite(value) and value >= 0.0, "finite and 0 or more")
         self._check("evaluation_share", 0.0 < self.evaluation_share <= 1.0, "above 0 and at most 1")
         self._check("rotate_share", 0.0 <= self.rotate_share <= 1.0, "from 0 to 1")
+
+    def share(self, slice_name: str) -> float:
+        """Return the share of a slice's loss that is added to its bound."""
+        return 0.0 if slice_name == GENERAL else self.slice_share
 
     def bound(self, slice_name: str) -> float:
         """Return how much the mean loss of a slice may rise, in nats per token."""

@@ -28,6 +28,15 @@ def gain(active_loss: float, candidate_loss: float) -> float:
     return math.tanh((active_loss - candidate_loss) / _SCALE_NATS)
 
 
+def fewest_differences(error: float) -> int:
+    """Return the number of differences below which nothing is proven, were each of them 1."""
+    evidence, count = Evidence(), 0
+    while not evidence.proves(error):
+        evidence.add(1.0)
+        count += 1
+    return count
+
+
 class Evidence:
     """Evidence that differences d in [-1, 1] have a mean above 0, valid at any time.
 

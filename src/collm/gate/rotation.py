@@ -36,14 +36,14 @@ class Rotation:
     def order(self, samples_by_slice: Mapping[str, Sequence[str]]) -> list[str]:
         """Return every sample id once, in the order in which the next comparison reads them.
 
-        Slices take turns; general text comes twice a turn, and after every third sample at most.
+        Slices take turns; general text comes once a turn, and after every third sample at most.
         """
         self._circles = {
             name: self._from_start(name, ids) for name, ids in sorted(samples_by_slice.items())
         }
         own = {name: ids for name, ids in self._circles.items() if name != GENERAL}
         general = [(GENERAL, sample_id) for sample_id in self._circles.get(GENERAL, [])]
-        gap = max(_MIN_OWN_PER_GENERAL, len(own) // 2)
+        gap = max(_MIN_OWN_PER_GENERAL, len(own))
         self._order = list(_spread(list(_in_turn(own)), general, gap))
         return [sample_id for _, sample_id in self._order]
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -46,10 +46,19 @@ class SliceLoss:
     """Loss differences, candidate − active, over one slice's samples with two finite losses."""
 
     bound: float
-    """Most that the mean may be, in nats per token."""
+    """Most that the mean may be, in nats per token, whatever the active version's loss."""
+    share: float = 0.0
+    """Share of the active version's mean loss on the slice that is added to the bound."""
     n: int = 0
     sum_d: float = 0.0
     sum_d2: float = 0.0
+    sum_active: float = 0.0
+    """Sum of the active version's losses."""
+
+    @property
+    def limit(self) -> float:
+        """Most that the mean may be here: a loss of 3 nats wavers by more than one of 0.3."""
+        return self.bound + (self.share * self.sum_active / self.n if self.n else 0.0)
 
     @property
     def increase(self) -> float:
@@ -59,7 +68,7 @@ class SliceLoss:
     @property
     def is_above(self) -> bool:
         """Whether the mean difference is above the bound."""
-        return self.increase > self.bound
+        return self.increase > self.limit
 
     @property
     def is_surely_above(self) -> bool:
@@ -67,13 +76,21 @@ class SliceLoss:
         if self.n < 2:
             return False
         variance = max(0.0, self.sum_d2 - self.n * self.increase**2) / (self.n - 1)
-        return self.increase - _ONE_SIDED_95 * math.sqrt(variance / self.n) > self.bound
+        return self.increase - _ONE_SIDED_95 * math.sqrt(variance / self.n) > self.limit
 
-    def plus(self, d: float) -> "SliceLoss":
-        """Return the sums with one more difference."""
-        return SliceLoss(
-            bound=self.bound, n=self.n + 1, sum_d=self.sum_d + d, sum_d2=self.sum_d2 + d * d
+    def plus(self, d: float, active: float = 0.0) -> "SliceLoss":
+        """Return the sums with one more difference, and the active version's loss beside it."""
+        return replace(
+            self,
+            n=self.n + 1,
+            sum_d=self.sum_d + d,
+            sum_d2=self.sum_d2 + d * d,
+            sum_active=self.sum_active + active,
         )
+
+    def numbers(self) -> dict[str, Any]:
+        """Return what the decisions table records."""
+        return {"bound": self.limit, "n": self.n, "sum_d": self.sum_d, "sum_d2": self.sum_d2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +118,7 @@ class TrialReport:
             "candidate_loss": _known(self.candidate_loss),
             "evidence": self.evidence,
             "evidence_worse": self.evidence_worse,
-            "slices": {name: asdict(sums) for name, sums in self.slices.items()},
+            "slices": {name: sums.numbers() for name, sums in self.slices.items()},
         }
 
 
@@ -146,13 +163,15 @@ class Trial:
     def add(self, pair: PairedLoss) -> None:
         """Count one more held-out sample, which neither side was trained on."""
         self._num_seen[pair.slice] += 1
-        sums = self._slices.get(pair.slice) or SliceLoss(bound=self._config.bound(pair.slice))
+        sums = self._slices.get(pair.slice) or SliceLoss(
+            bound=self._config.bound(pair.slice), share=self._config.share(pair.slice)
+        )
         self._slices[pair.slice] = sums
         if not math.isfinite(pair.candidate):
             self._is_finite = False
             return
         if math.isfinite(pair.active):
-            self._slices[pair.slice] = sums.plus(pair.candidate - pair.active)
+            self._slices[pair.slice] = sums.plus(pair.candidate - pair.active, pair.active)
         if pair.slice != GENERAL:
             self._add_own(pair)
 
@@ -218,7 +237,7 @@ class Trial:
     def _num_wanted(self, name: str) -> int:
         """Return the samples that a slice needs: half as many while it is far from its bound."""
         wanted, sums = self._config.min_slice_samples, self._slices[name]
-        return wanted if sums.increase > sums.bound / 2 else -(-wanted // 2)
+        return wanted if sums.increase > sums.limit / 2 else -(-wanted // 2)
 
 
 def _first_look(config: GateConfig, slice_sizes: Mapping[str, int]) -> int:

@@ -32,6 +32,12 @@ class FeedbackRequest:
     def __post_init__(self) -> None:
         if self.answer is None and self.rating is None:
             raise RequestError("give 'answer', 'rating' or both", param="answer")
+        if self.answer is not None and not self.answer.strip():
+            raise RequestError(
+                "'answer' is blank; leave it out to give a rating alone",
+                param="answer",
+                code="invalid_value",
+            )
         if self.rating is not None and not 0 <= self.rating <= 1:
             raise RequestError(
                 f"'rating' is {self.rating}; allowed: 0 to 1", param="rating", code="invalid_value"
@@ -94,7 +100,7 @@ class AdapterDesk(Protocol):
         ...
 
     async def rollback(self, adapter: str) -> VersionInfo:
-        """Return an adapter to the version before; raises ``AdapterError``."""
+        """Return an adapter to the version before, or ``BASE``; raises ``AdapterError``."""
         ...
 
     async def pin(self, version: str) -> None:

@@ -71,7 +71,7 @@ async def promote(request: Request) -> Response:
 
 @router.post("/adapters/rollback", openapi_extra=body_schema(RollbackBody))
 async def roll_back(request: Request) -> Response:
-    """Return an adapter to the version before its active one."""
+    """Return an adapter to the version before its active one: from its first, to the base."""
     service = service_of(request)
     body = await read_as(RollbackBody, request, service.config.max_body_bytes)
     return JSONResponse(asdict(await service.adapters.rollback(body.adapter)))

@@ -7,7 +7,8 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import Response
 
 from collm.server.dialects import ChatDialect
-from collm.server.generation import Generation, fit_max_tokens
+from collm.server.generation import Generation
+from collm.server.limits import fit_max_tokens
 from collm.server.openapi import body_schema
 from collm.server.parsing import read_as
 from collm.server.schemas import ChatBody, Message
@@ -41,7 +42,7 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     prompt = await run_by_size(sum(len(message["content"]) for message in messages), encode)
     num_bytes = sum(len(message["content"].encode()) for message in messages)
     service.prompt_ratio.observe(num_bytes, len(prompt))
-    limit = fit_max_tokens(body.token_limit, None, len(prompt), replica.max_model_len)
+    limit = fit_max_tokens(body.token_limit, len(prompt), replica.max_model_len)
     generation = Generation(
         service,
         body,

@@ -11,7 +11,8 @@ from collm.errors import RequestError
 from collm.server.backend import Tokenizer
 from collm.server.dialects import CompletionDialect
 from collm.server.fields import Prompt
-from collm.server.generation import Generation, check_token_ids, fit_max_tokens
+from collm.server.generation import Generation, check_token_ids
+from collm.server.limits import fit_max_tokens
 from collm.server.openapi import body_schema
 from collm.server.parsing import read_as
 from collm.server.schemas import CompletionBody
@@ -19,9 +20,6 @@ from collm.server.service import service_of
 from collm.server.tokenizing import run_by_size
 
 router = APIRouter()
-
-_DEFAULT_MAX_TOKENS = 16
-"""The OpenAI API's own default for this route."""
 
 
 async def _encode(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
@@ -55,8 +53,7 @@ async def create_completion(http: HttpRequest) -> Response:
     body = await read_as(CompletionBody, http, service.config.max_body_bytes)
     prompts = [await _encode(replica.tokenizer, prompt) for prompt in body.prompt]
     limits = [
-        fit_max_tokens(body.max_tokens, _DEFAULT_MAX_TOKENS, len(prompt), replica.max_model_len)
-        for prompt in prompts
+        fit_max_tokens(body.token_limit, len(prompt), replica.max_model_len) for prompt in prompts
     ]
     generation = Generation(
         service,

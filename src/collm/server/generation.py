@@ -21,42 +21,6 @@ from collm.server.transcripts import Transcript
 from collm.store.responses import StoredResponse
 from collm.types import BASE, FinishReason, Request, RequestId, SamplingParams, VersionId
 
-CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
-
-
-def fit_max_tokens(
-    requested: int | None, default: int | None, num_prompt_tokens: int, max_model_len: int
-) -> int:
-    """Return how many tokens may be generated after a prompt.
-
-    Args:
-        requested: The client's limit, which must fit; ``None`` takes the default.
-        default: Limit without a request, cut to what fits; ``None`` takes all that fits.
-        num_prompt_tokens: Tokens of the prompt.
-        max_model_len: Most tokens of prompt and output together.
-
-    Raises:
-        RequestError: The prompt, or prompt and limit together, exceed ``max_model_len``.
-    """
-    num_left = max_model_len - num_prompt_tokens
-    if num_left < 1:
-        raise RequestError(
-            f"The prompt has {num_prompt_tokens} tokens; this model's context length is "
-            f"{max_model_len} tokens, of which at least one is needed for the answer.",
-            code=CONTEXT_LENGTH_EXCEEDED,
-        )
-    if requested is None:
-        return num_left if default is None else min(default, num_left)
-    if requested > num_left:
-        raise RequestError(
-            f"'max_tokens': the prompt has {num_prompt_tokens} tokens and {requested} more were "
-            f"asked for; this model's context length is {max_model_len} tokens, so at most "
-            f"{num_left} can follow.",
-            param="max_tokens",
-            code=CONTEXT_LENGTH_EXCEEDED,
-        )
-    return requested
-
 
 def check_token_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
     """Raise ``RequestError`` when an id is not one of the model's tokens."""

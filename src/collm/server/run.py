@@ -189,16 +189,20 @@ async def _drain(served: Served, running: "asyncio.Task[None]") -> None:
         served.end_open()
 
 
-def run(app: FastAPI, on_ready: Callable[[str], None]) -> None:
+def run(app: FastAPI, on_ready: Callable[[str], None], sock: socket.socket | None = None) -> None:
     """Serve a replica in the main thread until SIGTERM or SIGINT; a second signal stops waiting.
+
+    Args:
+        app: Made by ``make_app``.
+        on_ready: Called once with the server's URL, when connections are accepted.
+        sock: A bound socket, closed at the end; ``None`` binds to the configured address.
 
     Raises:
         ConfigError: The address cannot be had.
         CollmError: The replica's step loop ended by itself.
     """
     service: Service = app.state.service
-    sock = bind(service.config)
-    asyncio.run(_serve_until_signal(app, sock, on_ready))
+    asyncio.run(_serve_until_signal(app, sock or bind(service.config), on_ready))
 
 
 async def _serve_until_signal(

@@ -12,12 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from collm.server import fields
 from collm.server.fields import only
+from collm.server.limits import TokenLimit
 from collm.types import SamplingParams
 
 Ignored = Annotated[Any, Field(description="Accepted and ignored.")]
 
 _GREEDY_BELOW = 1e-4
 """A temperature under this would overflow logits; its draws are the most likely token anyway."""
+_DEFAULT_MAX_TOKENS = 16
+"""The OpenAI API's own default for completions."""
 
 
 class Body(BaseModel):
@@ -155,9 +158,15 @@ class ChatBody(GenerationBody):
         return self
 
     @property
-    def token_limit(self) -> int | None:
-        """The limit under either of its names."""
-        return self.max_completion_tokens or self.max_tokens
+    def token_limit(self) -> TokenLimit:
+        """The limit under either of its names; by default all that fits."""
+        is_new_name = self.max_completion_tokens is not None
+        return TokenLimit(
+            requested=self.max_completion_tokens if is_new_name else self.max_tokens,
+            default=None,
+            field="max_completion_tokens" if is_new_name else "max_tokens",
+            prompt_field="messages",
+        )
 
     @property
     def num_logprobs(self) -> int | None:
@@ -176,3 +185,13 @@ class CompletionBody(GenerationBody):
     suffix: Annotated[Any, only(None, "", hint="leave it out")] = None
     best_of: Annotated[Any, only(None, 1, hint="allowed: 1; use 'n' for several choices")] = None
     prompt_logprobs: Annotated[Any, only(None, hint="leave it out")] = None
+
+    @property
+    def token_limit(self) -> TokenLimit:
+        """The limit, by default OpenAI's own for this route."""
+        return TokenLimit(
+            requested=self.max_tokens,
+            default=_DEFAULT_MAX_TOKENS,
+            field="max_tokens",
+            prompt_field="prompt",
+        )

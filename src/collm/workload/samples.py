@@ -1,7 +1,7 @@
 """Sample sets: chat conversations with a known answer, shipped or in a file of the user's."""
 
 import gzip
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.resources import files
 from pathlib import Path
 from random import Random
@@ -41,6 +41,32 @@ def by_group(samples: Sequence[Sample]) -> dict[str, tuple[Sample, ...]]:
     for sample in samples:
         groups.setdefault(sample.group, []).append(sample)
     return {group: tuple(groups[group]) for group in sorted(groups)}
+
+
+def group_split(
+    samples: Sequence[Sample], num_sites: int, everywhere: Collection[str] = ()
+) -> tuple[tuple[Sample, ...], ...]:
+    """Deal whole groups to sites, in order of their names, so that no two sites share one.
+
+    Args:
+        samples: What there is.
+        num_sites: At most as many as there are groups to deal.
+        everywhere: Groups whose samples the sites get in turn instead.
+
+    Raises:
+        ValueError: There are fewer groups than sites.
+    """
+    groups = by_group(samples)
+    dealt = [group for group in groups if group not in everywhere]
+    if not 1 <= num_sites <= len(dealt):
+        raise ValueError(f"{len(dealt)} groups cannot be dealt to {num_sites} sites")
+    sites: list[list[Sample]] = [[] for _ in range(num_sites)]
+    for index, group in enumerate(dealt):
+        sites[index * num_sites // len(dealt)] += groups[group]
+    for group in everywhere:
+        for index, sample in enumerate(groups.get(group, ())):
+            sites[index % num_sites].append(sample)
+    return tuple(tuple(site) for site in sites)
 
 
 def dirichlet_split(

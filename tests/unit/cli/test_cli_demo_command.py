@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from collm.cli import demo
+from collm.cli import demo, demo_exam
 from collm.cli.main import app
 
 TESTS = Path(__file__).parents[2]
@@ -56,3 +56,30 @@ def test_demo_prints_tables_and_writes_the_report(monkeypatch, tmp_path, how, ex
     assert report["end"] == end
     assert report["is_partial"] == (how == "die")
     assert ("out of luck" in result.stderr) == (how == "die")
+
+
+def test_demo_of_two_replicas_reports_each_of_them(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setattr(demo, "_SERVE", ("-m", "factories.demo_server", "cluster"))
+    monkeypatch.setattr(demo_exam, "QUESTIONS_PER_DOMAIN", 1)
+    out = tmp_path / "out"
+    arguments = ["--replicas", "2", "--minutes", "0.02", "--requests-per-s", "4"]
+    result = runner.invoke(app, ["demo", *arguments, "--model", "tiny", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    for words in ("r0, own domains", "r1, foreign domains", "together: clinc@1", "r0 200"):
+        assert words in result.stdout
+    report = json.loads((out / "report.json").read_text())
+    assert report["configuration"]["cluster"]["rounds"][0]["rank"] == 16
+    assert report["rounds"][0]["candidate"] == "clinc@1"
+    for name in ("r0", "r1"):
+        site = report["sites"][name]
+        assert {stage: marks["model"] for stage, marks in site["exam"].items()} == {
+            "before": "tiny",
+            "alone": "alone",
+            "together": "clinc@1",
+        }
+        assert site["exam"]["together"]["own"]["num_answers"] == 5
+        assert (
+            out / f"own-updates/{name}.safetensors"
+        ).read_bytes() == f"factors of {name}".encode()
+    assert report["sites"]["r0"]["num_requests"] == report["serving"]["outcomes"]["completed"]

@@ -1,6 +1,7 @@
 import pytest
 
-from collm.cli.demo_progress import Progress, active_version, share_right
+from collm.cli.demo_answers import moving_shares, share_right
+from collm.cli.demo_progress import Progress, active_version
 from collm.types import VersionId
 from factories.demo import GROUPS, START_S, learning_run, look, record
 
@@ -58,7 +59,8 @@ def test_moving_share_looks_back_over_a_window():
     progress = Progress(GROUPS, START_S)
     for at_s, text in enumerate(("no", "timer", "timer", "no")):
         progress.add(record(float(at_s), "timer", text=text))
-    assert progress.moving_share([0.4, 0.6, 1.6, 2.6, 9.0], window=2) == [None, 0, 0.5, 1.0, 0.5]
+    times_s = [0.4, 0.6, 1.6, 2.6, 9.0]
+    assert moving_shares(progress.answers, times_s, window=2) == [None, 0, 0.5, 1.0, 0.5]
 
 
 def test_look_shows_shares_of_the_loops_time_and_the_version_in_words():
@@ -69,4 +71,4 @@ def test_look_shows_shares_of_the_loops_time_and_the_version_in_words():
 
 def test_learning_shows_in_the_moving_share():
     assert share_right([]) is None
-    assert learning_run().moving_share([25.0, 100.0], window=10) == [0.0, 1.0]
+    assert moving_shares(learning_run().answers, [25.0, 100.0], window=10) == [0.0, 1.0]

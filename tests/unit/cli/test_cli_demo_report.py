@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from collm.cli.demo_files import write_files
 from collm.cli.demo_progress import Progress
-from collm.cli.demo_report import DemoReport, make_report, write_files
-from collm.cli.demo_settings import DemoSettings
+from collm.cli.demo_replica import make_contents
+from collm.cli.demo_report import DemoReport, make_report
+from collm.cli.demo_settings import DemoSettings, server_settings
 from collm.cli.demo_tables import draw_report
 from collm.cli.demo_traffic import TraceUse
 from collm.pacing.config import Objectives
@@ -25,6 +27,10 @@ def settings(out: Path) -> DemoSettings:
     return DemoSettings(
         minutes=2, requests_per_s=1, seed=7, out=out, port=0, model="tiny", budget="objective"
     )
+
+
+def write(report: DemoReport, progress: Progress, chosen: DemoSettings) -> Path:
+    return write_files(make_contents(report, progress, server_settings(chosen)), chosen, USE)
 
 
 def report_of(progress: Progress) -> DemoReport:
@@ -73,14 +79,14 @@ def test_objectives_are_judged_together_and_alone():
 )
 def test_run_with_a_bad_request_is_not_clean(bad):
     progress = learning_run()
-    assert report_of(progress).is_clean
+    assert report_of(progress).serving.is_clean
     progress.add(record(5.0, **bad))
-    assert not report_of(progress).is_clean
+    assert not report_of(progress).serving.is_clean
 
 
 def test_files_hold_the_run(tmp_path):
     progress = learning_run()
-    path = write_files(report_of(progress), progress, settings(tmp_path), USE)
+    path = write(report_of(progress), progress, settings(tmp_path))
     report = json.loads(path.read_text())
     assert report["seed"] == 7
     assert report["is_partial"] is False
@@ -103,8 +109,8 @@ def test_files_hold_the_run(tmp_path):
 def test_run_without_any_request_can_be_reported(tmp_path):
     progress = Progress(GROUPS, START_S)
     report = make_report(progress, Objectives(), 0.0, "interrupted")
-    assert report.is_partial
-    content = json.loads(write_files(report, progress, settings(tmp_path), USE).read_text())
+    content = json.loads(write(report, progress, settings(tmp_path)).read_text())
+    assert content["is_partial"]
     assert content["end"] == "interrupted"
     assert content["serving"]["attainment"]["share"] is None
     console = Console(file=StringIO(), width=80)

@@ -11,9 +11,11 @@ import yaml
 
 from collm.chats import Message
 from collm.cli.config_file import load_config
+from collm.cli.demo_progress import Progress
+from collm.cli.demo_replica import look_at_replica
 from collm.cli.demo_server import ServerEndedError, ServerProcess
-from collm.cli.demo_session import Session, prepare_folder, run_session
-from collm.cli.demo_settings import DemoSettings
+from collm.cli.demo_session import Scene, Session, prepare_folder, run_session
+from collm.cli.demo_settings import DemoSettings, server_settings
 from collm.cli.demo_traffic import TraceUse, Traffic
 from collm.clock import MonotonicClock
 from collm.workload.requests import WorkloadRequest
@@ -63,10 +65,13 @@ class SilentView:
         self.on_show()
 
 
-def play(settings: DemoSettings, how: str, view: SilentView) -> Session:
-    prepare_folder(settings)
+def play(settings: DemoSettings, how: str, view: SilentView, *acts) -> Session[Progress]:
+    prepare_folder(settings, server_settings(settings))
     command = [sys.executable, "-m", "factories.demo_server", how]
-    return asyncio.run(run_session(settings, TRAFFIC, command, view, MonotonicClock()))
+    scene = Scene(
+        begin=lambda start_s: Progress(GROUPS, start_s), look=look_at_replica, view=view, acts=acts
+    )
+    return asyncio.run(run_session(scene, TRAFFIC, command, settings.log_path, MonotonicClock()))
 
 
 def test_run_replays_everything_looks_at_the_server_and_stops_it(settings):
@@ -91,6 +96,34 @@ def test_ctrl_c_ends_the_run_and_keeps_what_was_seen(settings):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_acts_follow_a_whole_replay_while_the_server_runs(settings):
+    seen = []
+
+    async def act(client, progress):
+        seen.append((len(progress.records), (await client.get("/health")).status_code))
+
+    session = play(settings, "answer", SilentView(), act, act)
+    assert seen == [(3, 200), (3, 200)]
+    assert session.end == "complete"
+
+
+def test_ctrl_c_in_an_act_ends_the_run_and_skips_the_others(settings):
+    seen = []
+
+    async def wait(client, progress):
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
+
+    async def act(client, progress):
+        seen.append(progress)
+
+    session = play(settings, "answer", SilentView(), wait, act)
+    assert session.end == "interrupted"
+    assert session.progress.outcomes == {"completed": 3}
+    assert session.elapsed_s < 60
+    assert not seen
+
+
 def test_dead_server_is_reported_with_its_last_words(settings):
     session = play(settings, "die", SilentView())
     assert session.end == "server ended"
@@ -105,18 +138,20 @@ def test_server_that_does_not_start_is_reported_with_its_last_words(settings):
     assert "no such model" in str(session.error)
 
 
-def test_folder_is_made_anew_but_only_data_of_a_replica_is_deleted(settings):
+def test_folder_is_made_anew_but_only_data_of_ours_is_deleted(settings):
     settings.data_dir.mkdir(parents=True)
     (settings.data_dir / "mine.txt").touch()
-    prepare_folder(settings)
+    prepare_folder(settings, server_settings(settings))
     assert (settings.data_dir / "mine.txt").exists()
-    (settings.data_dir / "collm.db").touch()
-    prepare_folder(settings)
-    assert not settings.data_dir.exists()
+    for database in ("collm.db", "r0/collm.db", "front/front.db"):
+        (settings.data_dir / database).parent.mkdir(parents=True, exist_ok=True)
+        (settings.data_dir / database).touch()
+        prepare_folder(settings, server_settings(settings))
+        assert not settings.data_dir.exists()
 
 
 def test_written_configuration_is_what_the_server_reads(settings):
-    path = prepare_folder(settings)
+    path = prepare_folder(settings, server_settings(settings))
     config = load_config(path)
     assert config.seed == 3
     assert config.pacing.budget == "latency"

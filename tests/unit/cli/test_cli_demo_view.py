@@ -6,7 +6,7 @@ from rich.console import Console
 
 from collm.cli.demo_chart import ShareChart
 from collm.cli.demo_progress import Progress
-from collm.cli.demo_screen import draw_screen
+from collm.cli.demo_screen import draw_screen, status_line
 from collm.cli.demo_settings import DemoSettings
 from collm.cli.demo_view import LineView, LiveView
 from factories.demo import GROUPS, START_S, learning_run
@@ -62,7 +62,7 @@ def test_chart_draws_shares_from_bottom_to_top():
 def test_plain_view_prints_a_line_every_quarter_minute():
     file = StringIO()
     progress = learning_run()
-    with LineView(Console(file=file, width=80)) as view:
+    with LineView(Console(file=file, width=80), status_line) as view:
         view.starting("loading")
         view.starting("loading")
         for second in range(32):
@@ -76,7 +76,11 @@ def test_plain_view_prints_a_line_every_quarter_minute():
 def test_live_view_draws_on_a_terminal():
     file = StringIO()
     console = Console(file=file, width=80, height=24, force_terminal=True)
-    with LiveView(console, SETTINGS) as view:
+
+    def draw(progress, now_s, height):
+        return draw_screen(progress, SETTINGS, now_s, height)
+
+    with LiveView(console, draw) as view:
         view.starting("loading weights")
         view.show(learning_run(), 60.0)
     assert "loading weights" in file.getvalue()

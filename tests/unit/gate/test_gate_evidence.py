@@ -4,7 +4,7 @@ from statistics import median
 
 import pytest
 
-from collm.gate.evidence import Evidence, gain
+from collm.gate.evidence import Evidence, fewest_differences, gain
 
 
 def test_capital_is_the_mean_over_both_bets() -> None:
@@ -99,3 +99,18 @@ def test_a_side_without_a_finite_loss_loses_by_all_there_is(
     active: float, candidate: float, expected: float
 ) -> None:
     assert gain(active, candidate) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "count"),
+    # By hand: (1.5 ** n + 1.95 ** n) / 2 is 17.9 at n = 5, 33.2 at 6,
+    # 62.2 at 7 and 117.3 at 8.
+    [(0.05, 6), (0.01, 8)],
+)
+def test_fewest_differences_prove_when_each_is_the_best_there_is(error, count):
+    assert fewest_differences(error) == count
+    for num_added, is_proven in ((count - 1, False), (count, True)):
+        evidence = Evidence()
+        for _ in range(num_added):
+            evidence.add(1.0)
+        assert evidence.proves(error) == is_proven

@@ -7,7 +7,7 @@ import pytest
 from collm.gate.config import GENERAL, GateConfig
 from collm.gate.trial import PairedLoss, SliceLoss, Trial, Verdict
 
-CONFIG = GateConfig()
+CONFIG = GateConfig(slice_share=0.0)
 MORE = {"is_exhausted": False}
 ALL = {"is_exhausted": True}
 
@@ -168,13 +168,28 @@ def test_many_small_gains_do_not_outweigh_a_higher_mean_loss() -> None:
     assert trial.verdict(**ALL) is Verdict.NOT_SHOWN
 
 
+def test_the_bound_of_a_slice_grows_with_its_loss_and_that_of_general_text_does_not() -> None:
+    wavers = [pair(4.0, 5.0), pair(4.0, 5.2)]
+    general = [pair(4.0, 5.0, GENERAL), pair(4.0, 5.2, GENERAL)]
+    slices = trial_of([*wavers, *general], GateConfig(slice_share=0.25)).report().slices
+
+    assert slices["a"].limit == pytest.approx(0.1 + 0.25 * 4.0)
+    assert slices[GENERAL].limit == 0.3
+    assert not slices["a"].is_surely_above
+    assert slices[GENERAL].is_above
+
+
 def test_the_report_adds_up() -> None:
     report = trial_of([pair(2.0, 1.5), pair(1.0, 1.25), pair(3.0, 2.0, GENERAL)]).report()
 
     assert report.verdict is Verdict.NOT_SHOWN
     assert (report.num_samples, report.active_loss, report.candidate_loss) == (3, 1.5, 1.375)
-    assert report.slices["a"] == SliceLoss(bound=0.1, n=2, sum_d=-0.25, sum_d2=0.3125)
-    assert report.slices[GENERAL] == SliceLoss(bound=0.3, n=1, sum_d=-1.0, sum_d2=1.0)
+    assert report.slices["a"] == SliceLoss(
+        bound=0.1, n=2, sum_d=-0.25, sum_d2=0.3125, sum_active=3.0
+    )
+    assert report.slices[GENERAL] == SliceLoss(
+        bound=0.3, n=1, sum_d=-1.0, sum_d2=1.0, sum_active=3.0
+    )
     numbers = json.loads(json.dumps(report.numbers(), allow_nan=False))
     assert numbers["verdict"] == "not_shown"
     assert numbers["slices"]["a"] == {"bound": 0.1, "n": 2, "sum_d": -0.25, "sum_d2": 0.3125}

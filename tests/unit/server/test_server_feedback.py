@@ -68,6 +68,7 @@ def test_rating_alone_is_enough(http, response_id, rating):
         ({}, "answer"),
         ({"answer": None, "rating": None}, "answer"),
         ({"answer": ""}, "answer"),
+        ({"answer": " \n\t\u2003", "rating": 1}, "answer"),
         ({"answer": 5}, "answer"),
         ({"rating": 1.5}, "rating"),
         ({"rating": -0.1}, "rating"),

@@ -155,7 +155,7 @@ def test_better_on_average_but_worse_on_one_slice_is_refused(decoder: Decoder) -
         start=start,
         training=TRAINING,
         held_out=[sample for held_out in (*slices, forgotten) for sample in held_out],
-        gate=gate_config(min_samples=32, min_slice_samples=8),
+        gate=gate_config(min_samples=32, min_slice_samples=8, slice_share=0.0),
     )
     reports = evaluations(run_until(trainer_of(job), steps(20)))
     assert reports

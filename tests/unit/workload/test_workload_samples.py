@@ -5,7 +5,7 @@ import pytest
 
 from collm.chats import Message, Sample
 from collm.errors import DataError
-from collm.workload.samples import by_group, dirichlet_split, load_samples
+from collm.workload.samples import by_group, dirichlet_split, group_split, load_samples
 
 TURNS = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 
@@ -81,3 +81,17 @@ def test_small_alpha_gives_a_group_to_few_sites_and_a_large_one_to_all():
 def test_split_refuses_no_sites():
     with pytest.raises(ValueError, match="num_sites"):
         dirichlet_split(SAMPLES, 0, 1.0, seed=0)
+
+
+def test_groups_are_dealt_whole_and_evenly_but_for_those_that_are_everywhere():
+    first, second = group_split(SAMPLES, 2, everywhere=("g3",))
+    assert {sample.group for sample in first} == {"g0", "g1", "g3"}
+    assert {sample.group for sample in second} == {"g2", "g3"}
+    assert len(by_group(first)["g3"]) == len(by_group(second)["g3"]) == 50
+    assert sorted(map(repr, first + second)) == sorted(map(repr, SAMPLES))
+
+
+@pytest.mark.parametrize("num_sites", [0, 5])
+def test_groups_cannot_be_dealt_to_more_sites_than_there_are(num_sites):
+    with pytest.raises(ValueError, match="cannot be dealt"):
+        group_split(SAMPLES, num_sites)
