@@ -238,10 +238,22 @@ def test_rollback_and_promotion_over_http(versioned):
     answer = post(versioned, "/adapters/rollback", adapter="tutor").json()
     assert (answer["version"], answer["is_active"]) == ("tutor@1", True)
     assert complete(versioned, "tutor").system_fingerprint == "tutor@1"
-    again = post(versioned, "/adapters/rollback", adapter="tutor")
-    assert (again.status_code, again.json()["error"]["code"]) == (404, "model_not_found")
     assert post(versioned, "/adapters/rollback", adapter="nobody").status_code == 404
     assert post(versioned, "/adapters/promote", version="tutor@9").status_code == 404
+    assert complete(versioned, "tutor").system_fingerprint == "tutor@1"
+
+
+def test_rollback_of_the_first_version_over_http_leaves_the_base(versioned):
+    answer = post(versioned, "/adapters/rollback", adapter="tutor").json()
+    assert (answer["version"], answer["adapter"], answer["is_active"]) == ("base", "tutor", True)
+    with pytest.raises(openai.NotFoundError, match="'tutor' does not exist; available: tiny"):
+        complete(versioned, "tutor")
+    history = httpx.get(versioned.server.url + "/adapters/tutor/history").json()["data"]
+    row = history[-1]
+    assert (row["kind"], row["version"], row["previous"]) == ("rollback", "base", "tutor@1")
+    again = post(versioned, "/adapters/rollback", adapter="tutor")
+    assert (again.status_code, again.json()["error"]["code"]) == (404, "model_not_found")
+    post(versioned, "/adapters/promote", version="tutor@1").raise_for_status()
     assert complete(versioned, "tutor").system_fingerprint == "tutor@1"
 
 

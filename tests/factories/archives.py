@@ -71,6 +71,9 @@ class MemoryFolder:
     def rollback(self, version: VersionId, reason: str, numbers: Mapping[str, Any]) -> None:
         self.log.append(f"rolled back to {version}: {reason}")
 
+    def return_to_base(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> None:
+        self.log.append(f"{adapter} returned to the base: {reason}")
+
     def refuse(self, adapter: str, version: None, reason: str, numbers: Mapping[str, Any]) -> None:
         self.refusals.append((adapter, reason, numbers))
 

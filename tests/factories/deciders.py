@@ -113,9 +113,9 @@ class World:
     def _count_refresh(self):
         self.num_refreshes += 1
 
-    def add_job(self, base=None, **fields):
-        job = SimpleNamespace(name="a", num_steps=0)
-        self.learner.receive(AddJob(job=job, record=job_record(JOB, "a", **fields), base=base))
+    def add_job(self, base=None, warnings=(), **fields):
+        job, record = SimpleNamespace(name="a", num_steps=0), job_record(JOB, "a", **fields)
+        self.learner.receive(AddJob(job=job, record=record, base=base, warnings=warnings))
 
     def handle(self):
         """Drain the inbox as the loop does."""

@@ -175,7 +175,7 @@ class FakeFineTuning:
     async def _change(self, job_id: str, status: JobStatus) -> JobRecord:
         job = await self.get(job_id)
         if job.status.has_ended:
-            raise StateError(f"job {job_id} has {job.status}", code="job_ended")
+            raise StateError(f"job {job_id} has ended: {job.status}", code="job_ended")
         ended = 1_700_000_004.5 if status.has_ended else None
         self.jobs[job_id] = replace(job, status=status, finished_at_s=ended)
         return self.jobs[job_id]

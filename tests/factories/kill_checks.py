@@ -98,7 +98,8 @@ def _check_decisions(ledger: Ledger, data: DataFolder) -> None:
         history = data.decisions.history(adapter)
         rows = [(str(row.kind), str(row.version)) for row in history if row.kind != "refusal"]
         reached |= {version for _, version in rows}
-        assert active.get(adapter) == (rows[-1][1] if rows else None)
+        last = rows[-1][1] if rows else "base"
+        assert active.get(adapter, "base") == last
         if adapter == STEADY:
             ledger.courses.settle(STEADY, Course(active[STEADY], held.get(STEADY), tuple(rows)))
         if adapter == LEARNER:

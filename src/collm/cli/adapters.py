@@ -9,6 +9,7 @@ from collm.cli.adapter_folder import check_target, export_to, opened
 from collm.cli.adapter_tables import history_table, versions_table
 from collm.cli.api_client import DEFAULT_URL, AsJson, Url, connect, segment
 from collm.cli.listing import print_json, print_table
+from collm.types import BASE
 
 app = typer.Typer(
     help="See, promote, roll back, export and import the adapter versions of a running server.",
@@ -78,10 +79,12 @@ def promote(version: Version, url: Url = DEFAULT_URL) -> None:
 
 @app.command(epilog="Example: `collm adapters rollback support`.")
 def rollback(name: Name, url: Url = DEFAULT_URL) -> None:
-    """Return an adapter to the version before its active one."""
+    """Return an adapter to the version before its active one: from its first, to the base."""
     with connect(url) as client:
         found = client.post("/adapters/rollback", {"adapter": name})
-    typer.echo(f"{found['version']} is active")
+    # Other versions are named after the adapter already.
+    prefix = f"{name}: " if found["version"] == BASE else ""
+    typer.echo(f"{prefix}{found['version']} is active")
 
 
 @app.command(epilog="Example: `collm adapters pin support@3`.")

@@ -58,6 +58,8 @@ class AdapterStore:
         self._loaded: dict[VersionId, _Loaded] = {}
         self._active: dict[str, VersionId] = {}
         self._held: dict[str, VersionId] = {}
+        self._first: dict[str, VersionId] = {}
+        """By adapter, the version that took the place of the bare base model."""
         self._staged: dict[str, VersionId] = {}
         self._announced: set[str] = set()
 
@@ -204,6 +206,8 @@ class AdapterStore:
         previous = self._active.get(adapter)
         if previous == version:
             return
+        if previous is None:
+            self._first[adapter] = version
         self._active[adapter] = version
         loaded.is_public = True
         dropped = self._held.pop(adapter, None)
@@ -215,19 +219,31 @@ class AdapterStore:
     def rollback(self, adapter: str) -> VersionId:
         """Make the version that was active before the last promotion active again; return it.
 
+        Before the first version there was the base: then the adapter has no active version, and its
+        name, if it is announced, means the base.
+
         Raises:
             UnknownAdapterError: There is no such adapter, or nothing is held for it.
         """
+        bad = self._active.get(adapter)
         held = self._held.pop(adapter, None)
-        if held is None:
+        if held is None and bad is not None and bad == self._first.get(adapter):
+            held = BASE
+        if held is None or bad is None:
             raise UnknownAdapterError(
                 f"adapter {adapter!r} has no earlier version to roll back to; "
                 f"available: {', '.join(self.names())}"
             )
-        bad = self._active[adapter]
-        self._active[adapter] = held
+        if held == BASE:
+            del self._active[adapter]
+        else:
+            self._active[adapter] = held
         self._free_if_unused(bad)
         return held
+
+    def set_first(self, adapter: str, version: VersionId) -> None:
+        """Say which version took the place of the base, as whoever promoted it before recalls."""
+        self._first[adapter] = version
 
     def unload(self, adapter: str) -> None:
         """Stop serving an adapter; running requests keep their version to their end.
@@ -241,7 +257,7 @@ class AdapterStore:
                 f"adapter {adapter!r} is not loaded; available: {', '.join(self.names())}"
             )
         self._announced.discard(adapter)
-        for names in (self._active, self._held, self._staged):
+        for names in (self._active, self._held, self._first, self._staged):
             names.pop(adapter, None)
         for version in versions:
             self._loaded[version].is_public = self._loaded[version].is_kept = False

@@ -103,7 +103,7 @@ class AdapterDesk:
         return await self._post.ask(message, reply)
 
     async def rollback(self, adapter: str) -> VersionInfo:
-        """Return an adapter to the version before; raises ``AdapterError``."""
+        """Return an adapter to the version before, or ``BASE``; raises ``AdapterError``."""
         if adapter not in self._names():
             raise self._unknown(adapter)
         reply: Future[VersionInfo] = Future()

@@ -1,7 +1,8 @@
 """What users say about answers, and the samples that it makes.
 
 A better answer is learned with weight 1. A rating of r weighs the served answer by max(0, 2r - 1):
-a perfect one like a better answer, a middling one or worse not at all.
+a perfect one like a better answer, a middling one or worse not at all. Another rating of the same
+choice takes the place of the one before, and its sample that one's.
 """
 
 import asyncio
@@ -92,7 +93,7 @@ class FeedbackDesk:
         Raises:
             UnknownObjectError: No such response.
             RequestError: No adapter answered, no such choice, or a text that is too long.
-            StateError: The adapter has been given the same sample before.
+            StateError: The adapter has been given the same sample or rating before.
         """
         return await asyncio.wrap_future(
             self._archive.submit(lambda data: self._add(data, request))
@@ -135,24 +136,49 @@ class FeedbackDesk:
             )
         messages, weight = self._sample(response, request)
         job = self._builder.find(response.adapter)
-        if job is not None and messages is not None:
+        if job is not None and weight > 0:
             self._builder.check_text(job, messages)
-        feedback = data.feedback.add(
-            response_id=response.response_id,
-            choice=request.choice,
-            adapter=response.adapter,
-            version=response.version,
-            rating=request.rating,
-            messages=messages,
-            weight=weight,
-        )
-        if job is not None and messages is not None:
+        feedback = self._keep(data, response.adapter, response, request, messages, weight)
+        if job is not None and weight > 0:
             samples = self._builder.encode_feedback(job, [feedback])
             self._inbox.put(AddSamples(response.adapter, samples))
         return feedback
 
-    def _sample(self, response: StoredResponse, request: Opinion) -> tuple[Turns | None, float]:
-        """Return the conversation to learn, if there is one, and its weight."""
+    def _keep(
+        self,
+        data: DataFolder,
+        adapter: str,
+        response: StoredResponse,
+        request: Opinion,
+        messages: Turns,
+        weight: float,
+    ) -> Feedback:
+        """Write feedback, and let training forget the rating that it replaces."""
+        if request.answer is not None or request.rating is None:
+            return data.feedback.add(
+                response_id=response.response_id,
+                choice=request.choice,
+                adapter=adapter,
+                version=response.version,
+                rating=request.rating,
+                messages=messages,
+                weight=weight,
+            )
+        rated = data.feedback.rate(
+            response_id=response.response_id,
+            choice=request.choice,
+            adapter=adapter,
+            version=response.version,
+            rating=request.rating,
+            served=messages,
+            weight=weight,
+        )
+        if rated.replaced_id is not None:
+            self._inbox.put(RemoveSample(adapter, rated.replaced_id))
+        return rated.feedback
+
+    def _sample(self, response: StoredResponse, request: Opinion) -> tuple[Turns, float]:
+        """Return the conversation that the feedback is about, and its weight in training."""
         if not 0 <= request.choice < len(response.answers):
             raise RequestError(
                 f"'choice' is {request.choice}; the answer has {len(response.answers)}, from 0",
@@ -163,9 +189,9 @@ class FeedbackDesk:
         if answer is None:
             assert request.rating is not None
             answer, weight = response.answers[request.choice], max(0.0, 2 * request.rating - 1)
-        if weight == 0.0 or not answer:
-            return None, 0.0
         messages = [*response.messages, {"role": "assistant", "content": answer}]
+        if weight == 0.0 or not answer.strip():
+            return messages, 0.0
         num_chars = sum(len(str(message.get("content") or "")) for message in messages)
         if num_chars > self._max_chars:
             raise RequestError(

@@ -193,7 +193,9 @@ class FineTuning:
         try:
             async with self._turn:
                 built = await asyncio.to_thread(self._builder.build, record, courtesy)
-            self._post.send(AddJob(job=built.job, record=record, base=built.base))
+            self._post.send(
+                AddJob(job=built.job, record=record, base=built.base, warnings=built.warnings)
+            )
             await self._catch_up(record, built)
         except asyncio.CancelledError:
             courtesy.stop()

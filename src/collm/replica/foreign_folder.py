@@ -109,6 +109,7 @@ def read_filled(
             # Where we copied it to is nobody's business.
             raise AdapterError(str(error).replace(f"{folder}/", "")) from None
     terms.check(name, state)
+    state.check_bounded()
     return state
 
 

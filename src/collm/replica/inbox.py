@@ -162,6 +162,8 @@ class AddJob:
     record: JobRecord
     base: VersionId | None
     """The version that it starts from, if its adapter had one."""
+    warnings: tuple[str, ...] = ()
+    """What whoever started it should know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

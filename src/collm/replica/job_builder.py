@@ -18,6 +18,7 @@ from collm.pacing.cost import QuantumCostModel
 from collm.replica.archive import CHECKPOINT_BASE, CHECKPOINT_FILE, CHECKPOINT_JOB
 from collm.replica.courtesy import Courtesy
 from collm.replica.job_settings import requested_config, samples_per_step
+from collm.replica.job_warnings import left_out, too_few_held_out
 from collm.replica.library import Library
 from collm.store.data_folder import DataFolder
 from collm.store.feedback import Feedback
@@ -28,7 +29,13 @@ from collm.training.corpus import Corpus, open_corpus
 from collm.training.job import Job
 from collm.training.measuring import Limits
 from collm.training.round_job import RoundJob
-from collm.training.samples import Conversation, TokenSample, encode_sample, prepare_samples
+from collm.training.samples import (
+    Conversation,
+    PreparedSamples,
+    TokenSample,
+    encode_sample,
+    prepare_samples,
+)
 from collm.training.trainer import AnyJob
 from collm.types import VersionId
 
@@ -47,6 +54,8 @@ class BuiltJob:
     """The version that it starts from."""
     feedback_ids: frozenset[str]
     """The feedback that it knows."""
+    warnings: tuple[str, ...]
+    """What whoever started it should know about its data."""
 
 
 class JobBuilder:
@@ -100,18 +109,28 @@ class JobBuilder:
         """
         config = self.config(record)
         known = self._data.feedback.samples(record.adapter)
-        samples = self._prepare(
+        prepared = self._prepare(
             courtesy.spaced(self._conversations(record, config.data, record.training_file)),
             config,
         )
+        samples, warnings = prepared.samples, [*left_out(prepared, "training")]
         if not record.is_configured:
             config = _held_out_enough(config, len(samples), self._training.gate.min_samples)
-        corpus = self._corpus(record, config, samples, known, courtesy)
+        validation = None
+        if config.validation is not None:
+            source = self._conversations(record, config.validation, record.validation_file)
+            checked = self._prepare(courtesy.spaced(source), config)
+            warnings += left_out(checked, "validation")
+            validation = checked.samples
+        corpus = self._corpus(record, config, samples, validation, known, courtesy)
+        if config.adapter not in self._training.rounds:  # there others decide as well
+            warnings += too_few_held_out(corpus.num_held_out, self._training.gate.error)
         base, start = self._start(config)
         config = _sized(config, samples_per_step(record), samples)
         job = self._job(config, base, start, corpus)
         self._restore(job, record)
-        return BuiltJob(job, base, frozenset(feedback.feedback_id for feedback in known))
+        feedback_ids = frozenset(feedback.feedback_id for feedback in known)
+        return BuiltJob(job, base, feedback_ids, tuple(warnings))
 
     def config(self, record: JobRecord) -> JobConfig:
         """Return how a job trains, by the configuration file or by its row."""
@@ -190,13 +209,10 @@ class JobBuilder:
         record: JobRecord,
         config: JobConfig,
         samples: Sequence[TokenSample],
+        validation: Sequence[TokenSample] | None,
         known: Sequence[Feedback],
         courtesy: Courtesy,
     ) -> Corpus:
-        validation = None
-        if config.validation is not None:
-            source = self._conversations(record, config.validation, record.validation_file)
-            validation = self._prepare(courtesy.spaced(source), config)
         feedback = self.encode_feedback(record, courtesy.spaced(known))
         if samples:
             every = (*samples, *feedback)
@@ -219,9 +235,7 @@ class JobBuilder:
             samples = parse_samples(io.BytesIO(self._data.files.read(file_id)))
         return map(conversation_of, samples)
 
-    def _prepare(
-        self, conversations: Iterable[Conversation], config: JobConfig
-    ) -> tuple[TokenSample, ...]:
+    def _prepare(self, conversations: Iterable[Conversation], config: JobConfig) -> PreparedSamples:
         prepared = prepare_samples(
             conversations, self._tokenizer, max_tokens=config.micro_batch_tokens
         )
@@ -233,7 +247,7 @@ class JobBuilder:
                 prepared.num_too_long,
                 prepared.reason,
             )
-        return prepared.samples
+        return prepared
 
     def _start(self, config: JobConfig) -> tuple[VersionId | None, AdapterState]:
         """Return the version to start from, if one can be read, and its state or a fresh one."""

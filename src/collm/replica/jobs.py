@@ -85,7 +85,7 @@ class JobDesk:
             result=record.result,
         )
         active = self._adapters.active(adapter)
-        if active is not None and active != message.base:
+        if active != message.base:
             self._redirect(adapter, lambda: self._restart(adapter, active))
         if is_paused:
             self._trainer.pause(adapter)
@@ -94,6 +94,9 @@ class JobDesk:
         self._on_change()
         begins = f"goes on at step {job.num_steps}" if job.num_steps else "begins"
         self.note(adapter, "info", f"training {begins}")
+        if record.started_at_s is None:  # otherwise they were told already
+            for text in message.warnings:
+                self.note(adapter, "warn", text)
 
     def cancel(self, message: CancelJob) -> None:
         """End a job before its time; the reply comes when that is on disk."""
@@ -161,10 +164,9 @@ class JobDesk:
             case Cause.LEARNED:
                 self._learned(swap)
             case Cause.BROUGHT:
-                self._redirect(
-                    adapter,
-                    lambda: self._trainer.rebase(adapter, swap.previous_state, swap.state),
-                )
+                old, new = swap.previous_state, swap.state
+                assert new is not None
+                self._redirect(adapter, lambda: self._trainer.rebase(adapter, old, new))
             case Cause.RETURNED:
                 self._redirect(adapter, lambda: self._trainer.reset(adapter, swap.state))
         text = f"{swap.version} is active ({swap.cause.value}); before: {swap.previous or 'none'}"
@@ -197,7 +199,8 @@ class JobDesk:
 
     def _learned(self, swap: Swap) -> None:
         """Write the checkpoint that a promoted copy of the shadow is, and watch it from now on."""
-        progress = self._progress[swap.adapter]
+        progress, state = self._progress[swap.adapter], swap.state
+        assert state is not None
         progress.result = swap.version
         numbers = dict(swap.numbers)
         step = int(numbers.get("step", progress.step))
@@ -210,14 +213,15 @@ class JobDesk:
         self._redirect(
             swap.adapter,
             lambda: self._trainer.promoted(
-                swap.adapter, version, swap.state, swap.previous, swap.previous_state
+                swap.adapter, version, state, swap.previous, swap.previous_state
             ),
         )
 
-    def _restart(self, adapter: str, active: VersionId) -> None:
-        state = self._adapters.state(active)
+    def _restart(self, adapter: str, active: VersionId | None) -> None:
+        state = None if active is None else self._adapters.state(active)
         if self._trainer.learns_together(adapter):
-            self._trainer.revert(adapter, BaseVersion(version=active, state=state))
+            base = None if state is None else BaseVersion(version=active, state=state)
+            self._trainer.revert(adapter, base)
         else:
             self._trainer.reset(adapter, state)
 

@@ -27,7 +27,7 @@ def restore_versions(
     adapters: AdapterStore, data: DataFolder, library: Library, metrics: ReplicaMetrics
 ) -> None:
     """Serve what was active, then what was pinned, and hold what could be rolled back to."""
-    held, active = data.decisions.held(), data.decisions.active()
+    held, active, first = data.decisions.held(), data.decisions.active(), data.decisions.first()
     for num_done, (adapter, version) in enumerate(active.items()):
         num_needed = len(active) - num_done
         if adapter in held and adapters.num_free_slots > num_needed:
@@ -35,6 +35,8 @@ def restore_versions(
         _restore(adapters, library, adapter, version)
         if (serving := adapters.active(adapter)) is not None:
             metrics.promoted(adapter, serving)
+        if adapter in first:
+            adapters.set_first(adapter, first[adapter])
     for version in data.pins.all():
         _keep(adapters, library, version)
 
@@ -78,7 +80,9 @@ def restore_jobs(jobs: JobDesk, builder: JobBuilder, data: DataFolder) -> None:
             _log.exception("job %s cannot be trained", record.job_id)
             fail_job(data, record, error)
         else:
-            jobs.add(AddJob(job=built.job, record=record, base=built.base))
+            # A version that no slot was free for is what it goes on from all the same.
+            base = None if jobs.active(record.adapter) is None else built.base
+            jobs.add(AddJob(job=built.job, record=record, base=base, warnings=built.warnings))
 
 
 def update_configured_jobs(data: DataFolder, configs: Sequence[JobConfig]) -> None:

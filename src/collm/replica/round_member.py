@@ -81,6 +81,8 @@ class RoundMember:
         """Let training go on from what is served now; ``None`` if the adapter learns alone."""
         if not self._trainer.learns_together(swap.adapter):
             return None
+        if swap.state is None:
+            return self._trainer.revert(swap.adapter, None)
         base = BaseVersion.of(swap.version, swap.state, swap.metadata)
         if swap.cause is Cause.RETURNED or _is_older(swap.version, swap.previous):
             return self._trainer.revert(swap.adapter, base)

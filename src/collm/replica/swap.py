@@ -26,7 +26,9 @@ class Swap:
 
     adapter: str
     version: VersionId
-    state: AdapterState
+    """``BASE`` when the first version was taken back."""
+    state: AdapterState | None
+    """The version's; ``None`` for the base."""
     cause: Cause
     previous: VersionId | None = None
     """The version that was active before."""

@@ -24,7 +24,7 @@ from collm.replica.inbox import (
 from collm.replica.promotions import Promotions, no_free_slot
 from collm.replica.swap import Cause, Swap
 from collm.store.data_folder import DataFolder
-from collm.types import VersionId, VersionInfo
+from collm.types import BASE, VersionId, VersionInfo
 
 _log = logging.getLogger(__name__)
 
@@ -114,8 +114,9 @@ class VersionDesk:
     ) -> None:
         """Return to the version before, in serving at once and in training with it.
 
-        The training state on disk goes with it, but for its place: it would bring back what was
-        taken back.
+        Before the first version there is the base: training begins anew beside it, and without a
+        job the adapter's name goes. The training state on disk goes with what is taken back, but
+        for its place: it would bring that back.
 
         Raises:
             UnknownAdapterError: Nothing is held for the adapter.
@@ -123,22 +124,29 @@ class VersionDesk:
         previous = self._adapters.active(adapter)
         version = self._adapters.rollback(adapter)
         self._promotions.abandon(adapter, "the adapter was rolled back")
-        self._metrics.promoted(adapter, version)
-        _log.info("%s is active again: %s", version, reason)
+        is_base = version == BASE
+        if is_base:
+            self._metrics.unloaded(adapter)
+        else:
+            self._metrics.promoted(adapter, version)
+        _log.info("%s: %s is active again: %s", adapter, version, reason)
         self._on_swap(
             Swap(
                 adapter=adapter,
                 version=version,
-                state=self._adapters.state(version),
+                state=None if is_base else self._adapters.state(version),
                 cause=Cause.RETURNED,
                 previous=previous,
                 numbers=numbers,
             )
         )
-        info = self._promotions.info(version)
+        info = _base_info(adapter) if is_base else self._promotions.info(version)
 
         def write(data: DataFolder) -> None:
-            data.decisions.rollback(version, reason, numbers)
+            if is_base:
+                data.decisions.return_to_base(adapter, reason, numbers)
+            else:
+                data.decisions.rollback(version, reason, numbers)
             data.checkpoints.keep_place(adapter)
 
         self._archive.write(write, lambda error: then(version, info, error))
@@ -195,3 +203,10 @@ class VersionDesk:
         self._archive.write(
             lambda data: data.pins.remove(version), lambda error: tell(reply, error)
         )
+
+
+def _base_info(adapter: str) -> VersionInfo:
+    """Return what an adapter without a version is like: the bare base model."""
+    return VersionInfo(
+        version=BASE, adapter=adapter, digest="", rank=0, slot=None, num_pins=0, is_active=True
+    )

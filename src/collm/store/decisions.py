@@ -11,7 +11,7 @@ from collm.errors import UnknownAdapterError
 from collm.store.database import Database
 from collm.store.json_text import to_json
 from collm.store.names import check_name
-from collm.types import VersionId
+from collm.types import BASE, VersionId
 
 
 class DecisionKind(StrEnum):
@@ -32,8 +32,8 @@ class Decision:
     kind: DecisionKind
     adapter: str
     version: VersionId | None
-    """The version promoted, returned to, or refused; ``None`` for a candidate without a name, and
-    when an adapter is unloaded."""
+    """The version promoted, returned to (``BASE`` for the bare base model), or refused; ``None``
+    for a candidate without a name, and when an adapter is unloaded."""
     previous: VersionId | None
     """The version that was active when it was decided."""
     reason: str
@@ -65,6 +65,15 @@ class DecisionStore:
             "SELECT name, held FROM adapters WHERE held IS NOT NULL ORDER BY name"
         )
         return {row["name"]: row["held"] for row in rows}
+
+    def first(self) -> dict[str, VersionId]:
+        """Return, of each adapter, the version that was last promoted while none was active."""
+        rows = self._database.query(
+            "SELECT adapter, version, max(id) FROM decisions "
+            "WHERE kind = ? AND previous IS NULL GROUP BY adapter",
+            (DecisionKind.PROMOTION,),
+        )
+        return {row["adapter"]: row["version"] for row in rows}
 
     def history(self, adapter: str, limit: int | None = None) -> tuple[Decision, ...]:
         """Return the decisions about an adapter, or only the latest ``limit``; oldest first."""
@@ -116,6 +125,21 @@ class DecisionStore:
                 DecisionKind.ROLLBACK,
                 adapter,
                 version=version,
+                previous=active,
+                reason=reason,
+                numbers=numbers,
+            )
+
+    def return_to_base(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> None:
+        """Make no version of an adapter active and hold none: a rollback of its first one."""
+        with self._database.transaction() as connection:
+            active, _ = _pointers(connection, adapter)
+            _point(connection, adapter, active=None, held=None)
+            self._add(
+                connection,
+                DecisionKind.ROLLBACK,
+                adapter,
+                version=BASE,
                 previous=active,
                 reason=reason,
                 numbers=numbers,

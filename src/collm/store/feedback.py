@@ -1,7 +1,8 @@
 """Feedback on answers, which becomes training samples.
 
-The same text is a sample of an adapter once. Deleted feedback leaves an empty row with the digest
-of its text, so that the text is refused when it comes again; what retention drops may come again.
+The same text is a sample of an adapter once; of the ratings of a choice the latest counts. Deleted
+feedback leaves an empty row with the digest of its text, so that the text is refused when it comes
+again; what retention drops may come again.
 """
 
 import hashlib
@@ -17,6 +18,8 @@ from collm.store.json_text import to_json
 from collm.store.names import new_id
 from collm.store.pages import ObjectTable, Page
 from collm.types import VersionId
+
+_Turns = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,15 @@ class Feedback:
     created_at_s: float
     """Wall-clock time, seconds since 1970."""
     is_deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """A rating, and what it took the place of."""
+
+    feedback: Feedback
+    replaced_id: str | None
+    """The earlier rating of the same choice, whose row is gone; ``None`` if there was none."""
 
 
 class FeedbackStore:
@@ -69,7 +81,7 @@ class FeedbackStore:
         adapter: str,
         version: VersionId,
         rating: float | None,
-        messages: Sequence[Mapping[str, Any]] | None,
+        messages: _Turns | None,
         weight: float,
     ) -> Feedback:
         """Keep feedback; it survives power loss once this returns.
@@ -88,28 +100,65 @@ class FeedbackStore:
                 was rated so before; code ``"duplicate"``, whether the earlier one was deleted or
                 not.
         """
-        text = None if messages is None else to_json(messages)
-        digest = _digest(messages if messages is not None else [response_id, choice])
-        feedback_id = new_id("fb", self._owner)
+        row = _row(
+            messages,
+            response_id=response_id,
+            choice=choice,
+            adapter=adapter,
+            version=version,
+            rating=rating,
+            weight=weight,
+        )
         with self._database.transaction() as connection:
-            _refuse_duplicate(connection, adapter, digest)
-            connection.execute(
-                "INSERT INTO feedback (feedback_id, response_id, choice, adapter, version, rating, "
-                "messages, weight, digest, created_at_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    feedback_id,
-                    response_id,
-                    choice,
-                    adapter,
-                    version,
-                    rating,
-                    text,
-                    weight,
-                    digest,
-                    self._now_s(),
-                ),
-            )
-            return self._table.find(connection.execute, feedback_id)
+            return self._insert(connection, row)
+
+    def rate(
+        self,
+        *,
+        response_id: str,
+        choice: int,
+        adapter: str,
+        version: VersionId,
+        rating: float,
+        served: _Turns,
+        weight: float,
+    ) -> Rated:
+        """Keep a rating of a served answer, in place of an earlier one of the same choice.
+
+        Args:
+            response_id: The response it is about.
+            choice: Which of its choices.
+            adapter: The adapter that answered.
+            version: The version that answered.
+            rating: What the user gave.
+            served: The prompt and the answer that was served.
+            weight: Weight of its loss; 0 teaches nothing, and keeps no text.
+
+        Raises:
+            StateError: The choice has this very rating already, or the adapter learns the same
+                messages from another response, or either was deleted; code ``"duplicate"``.
+        """
+        row = _row(
+            served if weight > 0 else None,
+            response_id=response_id,
+            choice=choice,
+            adapter=adapter,
+            version=version,
+            rating=rating,
+            weight=weight,
+        )
+        with_text, without = (_digest(response_id, choice, text) for text in (served, None))
+        with self._database.transaction() as connection:
+            earlier = connection.execute(
+                "SELECT feedback_id, rating FROM feedback WHERE adapter = ? AND response_id = ? "
+                "AND choice = ? AND digest IN (?, ?) AND NOT is_deleted",
+                (adapter, response_id, choice, with_text, without),
+            ).fetchone()
+            replaced_id = None
+            if earlier is not None and earlier["rating"] != rating:
+                replaced_id = str(earlier["feedback_id"])
+                connection.execute("DELETE FROM feedback WHERE feedback_id = ?", (replaced_id,))
+            return Rated(self._insert(connection, row), replaced_id)
 
     def get(self, feedback_id: str) -> Feedback:
         """Return one; raises ``UnknownObjectError`` if there never was, or retention dropped it."""
@@ -179,6 +228,24 @@ class FeedbackStore:
             )
         return tuple(row["feedback_id"] for row in rows)
 
+    def _insert(self, connection: sqlite3.Connection, row: Mapping[str, Any]) -> Feedback:
+        """Write a row, whose text the adapter must not have; raises ``StateError``."""
+        _refuse_duplicate(connection, row["adapter"], row["digest"])
+        feedback_id = new_id("fb", self._owner)
+        row = {"feedback_id": feedback_id, **row, "created_at_s": self._now_s()}
+        connection.execute(
+            f"INSERT INTO feedback ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})",
+            tuple(row.values()),
+        )
+        return self._table.find(connection.execute, feedback_id)
+
+
+def _row(messages: _Turns | None, **known: Any) -> dict[str, Any]:
+    """Return the columns of new feedback, but for its id and time."""
+    text = None if messages is None else to_json(messages)
+    digest = _digest(known["response_id"], known["choice"], messages)
+    return {**known, "messages": text, "digest": digest}
+
 
 def _refuse_duplicate(connection: sqlite3.Connection, adapter: str, digest: str) -> None:
     earlier = connection.execute(
@@ -193,8 +260,10 @@ def _refuse_duplicate(connection: sqlite3.Connection, adapter: str, digest: str)
         )
 
 
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True)
+def _digest(response_id: str, choice: int, messages: _Turns | None) -> str:
+    """Hash what must not come twice: the text, or without one, what is rated."""
+    subject = messages if messages is not None else [response_id, choice]
+    text = json.dumps(subject, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -234,7 +234,7 @@ class JobStore:
         with self._database.transaction() as connection:
             job = _JOBS.find(connection.execute, job_id)
             if job.status.has_ended:
-                raise StateError(f"job {job_id} has {job.status}", code="job_ended")
+                raise StateError(f"job {job_id} has ended: {job.status}", code="job_ended")
             after = status or job.status
             assert after.has_ended or finished_at_s is None, "only an ended job has finished"
             times = _times(after, self._now_s())

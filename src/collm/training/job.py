@@ -12,7 +12,7 @@ from torch import Tensor
 from collm.gate.config import GateConfig
 from collm.gate.trial import Verdict
 from collm.gate.watch import Watch
-from collm.lora.state import AdapterState
+from collm.lora.state import AdapterState, initial_state
 from collm.model.decoder import Decoder
 from collm.pacing.quanta import Quantum, QuantumKind
 from collm.training.config import JobConfig
@@ -32,7 +32,7 @@ from collm.training.learning import Learning
 from collm.training.measuring import Limits, Meter, QuantumSizes
 from collm.training.passes import Activations
 from collm.training.samples import TokenSample
-from collm.types import VersionId
+from collm.types import BASE, VersionId
 
 Program = Iterator[Quantum]
 
@@ -162,11 +162,9 @@ class Job:
         previous: VersionId | None,
         previous_state: AdapterState | None,
     ) -> None:
-        """Watch a promoted version on fresh feedback, if there is one to return to."""
-        self._watch = None
-        if previous is not None and previous_state is not None:
-            watch = Watch(self._gate.watch_error, previous, version)
-            self._watch = FeedbackWatch(watch, state, previous_state, self._meter)
+        """Watch a promoted version on fresh feedback, against the one before it or the base."""
+        watch = Watch(self._gate.watch_error, previous or BASE, version)
+        self._watch = FeedbackWatch(watch, state, previous_state or self._fresh(), self._meter)
 
     def rebase(self, old: AdapterState | None, new: AdapterState) -> None:
         """Carry what was learned since ``old`` over to ``new``, which is served from now on.
@@ -177,8 +175,12 @@ class Job:
         self.drop_gradient()
         self._new_base = (old if self._new_base is None else self._new_base[0], new)
 
-    def reset(self, state: AdapterState) -> None:
-        """Continue from ``state``, served from now on, and forget what was learned beyond it."""
+    def reset(self, state: AdapterState | None) -> None:
+        """Continue from ``state``, served from now on, and forget what was learned beyond it.
+
+        ``None`` is a fresh adapter, beside the bare base model.
+        """
+        state = state or self._fresh()
         self.drop_gradient()
         self._new_base = self._watch = None
         self._state.restart(state)
@@ -201,6 +203,10 @@ class Job:
         """Take over how far a snapshot of this job was, but not what it had learned."""
         self._learning.restore_place(meta)
         self._moved(is_ahead=False)
+
+    def _fresh(self) -> AdapterState:
+        """Return an adapter that changes nothing: what the bare base model is as a version."""
+        return initial_state(self._state.layout, self.config.seed)
 
     def _is_over(self) -> bool:
         """Whether the job has taken all its steps."""

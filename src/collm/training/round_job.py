@@ -181,8 +181,7 @@ class RoundJob:
         What was learned upon the same base, and is in no version yet, is gone on from.
         """
         self._cut()
-        base = base or BaseVersion(version=None, state=fresh_state(self.name, self._state.layout))
-        self._move_to(base)
+        self._move_to(base or self._fresh())
         if self._gained.is_worse and self._new_base is None:
             self._start_over("it was proven worse than what is served")
         self._round = self._gained.begin(number, max_tokens)
@@ -207,11 +206,14 @@ class RoundJob:
         self._move_to(base)
         return self._take_events()
 
-    def revert(self, base: BaseVersion) -> list[TrainingEvent]:
-        """Go on from ``base``, served from now on, and forget what was learned beyond it."""
+    def revert(self, base: BaseVersion | None) -> list[TrainingEvent]:
+        """Go on from ``base``, served from now on, and forget what was learned beyond it.
+
+        ``None`` is a fresh adapter, beside the bare base model.
+        """
         self._fail_round("what it was trained from was taken back")
         self.drop_gradient()
-        self._base, self._new_base, self._comparison = base, None, None
+        self._base, self._new_base, self._comparison = base or self._fresh(), None, None
         self._restart()
         return self._take_events()
 
@@ -385,6 +387,9 @@ class RoundJob:
         self._state.restart(self._base.state)
         self._gained = self._gained.latest_only()
         self._is_baseline_due, self._saved_at_step = True, None
+
+    def _fresh(self) -> BaseVersion:
+        return BaseVersion(version=None, state=fresh_state(self.name, self._state.layout))
 
     def _take_events(self) -> list[TrainingEvent]:
         events, self.events = self.events, []

@@ -120,7 +120,7 @@ class Trainer:
         previous: VersionId | None,
         previous_state: AdapterState | None,
     ) -> None:
-        """Watch ``version`` on fresh feedback against the one before it, if there is one."""
+        """Watch ``version`` on fresh feedback against the one before it, or else the base."""
         self._alone(adapter).promoted(version, state, previous, previous_state)
 
     def rebase(self, adapter: str, old: AdapterState | None, new: AdapterState) -> None:
@@ -128,8 +128,8 @@ class Trainer:
         self._drop_program(adapter)
         self._alone(adapter).rebase(old, new)
 
-    def reset(self, adapter: str, state: AdapterState) -> None:
-        """Let ``adapter`` go on from ``state``, forgetting what it learned beyond it."""
+    def reset(self, adapter: str, state: AdapterState | None) -> None:
+        """Let ``adapter`` go on from ``state`` or afresh, forgetting what it learned beyond it."""
         self._drop_program(adapter)
         self._alone(adapter).reset(state)
 
@@ -162,8 +162,8 @@ class Trainer:
         self._drop_program(adapter)
         return self.together(adapter).adopt(base)
 
-    def revert(self, adapter: str, base: BaseVersion) -> Sequence[TrainingEvent]:
-        """Let ``adapter`` go on from ``base``, forgetting what it learned beyond it."""
+    def revert(self, adapter: str, base: BaseVersion | None) -> Sequence[TrainingEvent]:
+        """Let ``adapter`` go on from ``base`` or afresh, forgetting what it learned beyond it."""
         self._drop_program(adapter)
         return self.together(adapter).revert(base)
 

@@ -173,6 +173,11 @@ def test_change_is_asked_for_and_confirmed(api, arguments, path, body, words):
     assert api.sent() == body
 
 
+def test_rollback_of_the_first_version_says_whose_base_it_is(api):
+    api.on("POST", "/adapters/rollback", INFO | {"version": "base"})
+    assert run("rollback", "support").stdout.strip() == "support: base is active"
+
+
 def test_refused_change_prints_the_reason(api):
     api.refuse("POST", "/adapters/rollback", 409, "nothing to return to")
     result = run("rollback", "support")

@@ -76,7 +76,7 @@ def test_job_is_steered(tuning):
     for verb, status in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
         assert output("jobs", verb, job_id) == f"{job_id} is {status}"
     result = run("jobs", "cancel", job_id)
-    assert (result.exit_code, result.stderr) == (1, f"collm: job {job_id} has cancelled\n")
+    assert (result.exit_code, result.stderr) == (1, f"collm: job {job_id} has ended: cancelled\n")
 
 
 def test_lists_read_what_the_routes_say(tuning, samples):

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from collm.errors import AdapterError
 from collm.lora.peft_folder import PEFT_CONFIG, PEFT_WEIGHTS, load_peft, save_peft
+from collm.lora.state import AdapterState
 from collm.model.spec import ModelSpec
 from factories.checkpoints import tiny_config
 from factories.engines import random_adapter
@@ -56,6 +57,20 @@ def test_pattern_that_could_take_for_ever_is_refused(folder, key, pattern):
 def test_plain_patterns_are_read(folder, pattern):
     configure(folder, rank_pattern={pattern: 2}, alpha_pattern={pattern: 4})
     load_peft(folder, SPEC)
+
+
+def test_factors_that_could_overflow_are_told_by_module_and_bound():
+    layout = STATE.layout
+    for value, row, words in (
+        (2e4, slice(0, 1), r"layers\.0\.self_attn\.q_proj.* is 2e\+04, allowed are 10000"),
+        (3e3, slice(None), r"q_proj.* multiply to [\d.e+]+, allowed are 10000"),
+        (1e30, slice(None), r"q_proj.* is 1e\+30, allowed are 10000; .* multiply to \S+, allowed"),
+    ):
+        flat = STATE.flat.clone()
+        flat[row] = value
+        with pytest.raises(AdapterError, match=words):
+            AdapterState(layout, flat).check_bounded()
+    STATE.check_bounded()
 
 
 def test_table_of_patterns_has_an_end(folder):

@@ -233,9 +233,45 @@ def test_rollback_returns_to_the_version_before_once(loaded):
     loaded.store.unpin(binding)
     assert loaded.freed == [V2]
     with pytest.raises(UnknownAdapterError, match="no earlier version"):
-        loaded.store.rollback("a")
-    with pytest.raises(UnknownAdapterError, match="no earlier version"):
         loaded.store.rollback("b")
+
+
+def test_rollback_of_the_first_version_returns_to_the_base(loaded):
+    for is_announced in (True, False):
+        if is_announced:
+            loaded.store.announce("a")
+        loaded.publish(V1)
+        loaded.publish(V2)
+        assert [loaded.store.rollback("a"), loaded.store.rollback("a")] == [V1, BASE]
+        assert (loaded.store.active("a"), loaded.versions()) == (None, set())
+        assert loaded.store.names() == (("tiny", "a") if is_announced else ("tiny",))
+        with pytest.raises(UnknownAdapterError, match="no earlier version"):
+            loaded.store.rollback("a")
+        if is_announced:
+            assert loaded.store.resolve("a") == BASE
+            loaded.store.retract("a")
+    with pytest.raises(UnknownAdapterError, match="'a' does not exist; available: tiny"):
+        loaded.store.resolve("a")
+
+
+def test_request_ends_on_the_first_version_after_it_was_taken_back(loaded):
+    loaded.store.announce("a")
+    loaded.publish(V1)
+    binding = loaded.store.pin("a")
+    assert loaded.store.rollback("a") == BASE
+    assert loaded.freed == []
+    loaded.store.unpin(binding)
+    assert loaded.freed == [V1]
+
+
+def test_rollback_to_a_later_version_goes_no_further(loaded):
+    """What came before it is not here any more, and the base is not what came before it."""
+    for number, version in enumerate((V1, V2, V3)):
+        loaded.publish(version, number)
+    assert loaded.store.rollback("a") == V2
+    with pytest.raises(UnknownAdapterError, match="no earlier version"):
+        loaded.store.rollback("a")
+    assert loaded.store.active("a") == V2
 
 
 def test_unloaded_adapter_takes_no_new_requests_and_goes_with_its_last_pin(loaded):

@@ -123,6 +123,12 @@ def spoil_with_nan(folder):
     save_file(tensors, folder / PEFT_WEIGHTS)
 
 
+def spoil_by_size_of_numbers(folder):
+    """Finite in every factor, and not in what they do."""
+    tensors = load_file(folder / PEFT_WEIGHTS)
+    save_file({k: v * 1e25 for k, v in tensors.items()}, folder / PEFT_WEIGHTS)
+
+
 def spoil_names(folder):
     tensors = load_file(folder / PEFT_WEIGHTS)
     save_file({f"other.{k}": v for k, v in tensors.items()}, folder / PEFT_WEIGHTS)
@@ -158,6 +164,7 @@ def spoil_config(folder):
     [
         (spoil_rank, "its configuration says 3"),
         (spoil_with_nan, "non-finite"),
+        (spoil_by_size_of_numbers, r"too large in layers\.0\..*could overflow.*allowed are 10000"),
         (spoil_names, "does not have"),
         (spoil_shape, "this model needs"),
         (spoil_by_pickle, "is missing|only safetensors"),

@@ -108,6 +108,25 @@ def test_middling_or_bad_rating_teaches_nothing(replica, rating):
     assert replica.data.feedback.samples("tutor") == ()
 
 
+def test_worse_rating_takes_the_sample_of_the_better_one_out_of_training(replica, corpora):
+    record(replica)
+    good = add(replica, rating=0.9)
+    wait_until(lambda: knows(corpora[-1], good))
+    with pytest.raises(StateError, match=f"exists already: {good.feedback_id}"):
+        add(replica, rating=0.9)
+    bad = add(replica, rating=0.2)
+    wait_until(lambda: not knows(corpora[-1], good))
+    assert replica.data.feedback.samples("tutor") == ()
+    assert do(replica.feedback.list()).items == (bad,)
+    with pytest.raises(UnknownObjectError):
+        do(replica.feedback.get(good.feedback_id))
+
+
+def test_blank_answer_that_was_served_teaches_nothing(replica):
+    record(replica, answers=(" \n",))
+    assert add(replica, rating=1.0).weight == 0.0
+
+
 def test_answer_counts_whatever_the_rating_of_the_served_one(replica):
     record(replica)
     assert add(replica, rating=0.0, answer="Odd.").weight == 1.0

@@ -2,18 +2,27 @@
 
 import asyncio
 import json
+import re
 import threading
 
 import pytest
 
 from collm.errors import RequestError, StateError, UnknownObjectError
+from collm.gate.config import GateConfig
 from collm.lora.config import LoraConfig
 from collm.replica import job_builder
 from collm.replica.job_builder import JobBuilder
 from collm.server.learning_backend import JobRequest
 from collm.store.jobs import JobStatus
 from factories.checkpoints import tiny_checkpoint
-from factories.replicas import BASE_MODEL, CHATS, learning, open_tiny_replica, wait_until
+from factories.replicas import (
+    BASE_MODEL,
+    CHATS,
+    learning,
+    open_tiny_replica,
+    training,
+    wait_until,
+)
 
 CONTENT = "".join(json.dumps({"messages": chat}) + "\n" for chat in CHATS).encode()
 QUICK = {"rank": 4, "learning_rate": 3e-3, "tokens_per_step": 200}
@@ -117,6 +126,39 @@ def test_more_of_a_small_file_is_held_out_so_that_the_gate_can_judge(num_samples
     config = job_builder.JobConfig(adapter="tutor", data="chats")
     chosen = job_builder._held_out_enough(config, num_samples, min_samples=24)
     assert chosen.held_out_share == pytest.approx(share)
+
+
+def warnings_of(opened, job):
+    page = opened.do(opened.replica.fine_tuning.events(job.job_id, after=None, limit=100))
+    return [event.message for event in reversed(page.items) if event.level == "warn"]
+
+
+def test_client_is_told_what_is_left_out_and_that_too_few_are_held_out(opened):
+    strict = training(gate=GateConfig())
+    opened.open(training=strict)
+    lines = CONTENT.splitlines()[:12]
+    too_long = json.dumps({"messages": CHATS[20]}).replace("Number", "n" * 9_000).encode()
+    validation_file = opened.upload(b"\n".join(CONTENT.splitlines()[50:53]))
+    training_file = opened.upload(b"\n".join([*lines, too_long]))
+    job = opened.create(training_file=training_file, validation_file=validation_file)
+    opened.wait_for(job.job_id, JobStatus.RUNNING)
+    wait_until(lambda: len(warnings_of(opened, job)) == 2)
+    left_out, too_few = warnings_of(opened, job)
+    assert re.match(
+        r"left out: 1 of 13 training samples, 1 of them too long; the first: \d+ tokens; at most",
+        left_out,
+    )
+    assert re.match(r"too few samples are held out to judge by, 3: fewer than 6 can", too_few)
+    opened.open(training=strict)
+    wait_until(lambda: opened.status(job.job_id) is JobStatus.RUNNING)
+    assert len(warnings_of(opened, job)) == 2
+
+
+def test_client_of_a_job_with_enough_usable_samples_is_not_warned(opened):
+    job = opened.create(training_file=opened.upload())
+    wait_until(lambda: "training begins" in opened.events(job.job_id))
+    wait_until(lambda: step(opened) > 0)
+    assert warnings_of(opened, job) == []
 
 
 def test_samples_per_step_become_tokens_per_step(opened, monkeypatch):

@@ -63,6 +63,26 @@ def test_job_built_before_another_version_became_active_goes_on_from_that():
     assert len(world.trainer.redirections) == 1
 
 
+def test_job_built_before_the_first_version_was_taken_back_begins_afresh():
+    world = World()
+    world.promote_learned(1)
+    send(world, CancelJob)
+    world.roll_back()
+    world.folder.changes.clear()
+    world.add_job(base="a@1")
+    assert world.trainer.redirections == [("reset", "a", None)]
+
+
+@pytest.mark.parametrize(("started_at_s", "told"), [(None, ["warn: too few"]), (5.0, [])])
+def test_warnings_are_told_when_a_job_begins_and_not_after_a_restart(started_at_s, told):
+    world = World()
+    send(world, CancelJob)
+    world.folder.changes.clear()
+    world.folder.notes.clear()
+    world.add_job(warnings=("too few",), started_at_s=started_at_s)
+    assert world.folder.notes == ["info: training begins", *told]
+
+
 def test_paused_job_comes_back_paused():
     world = World()
     send(world, CancelJob)

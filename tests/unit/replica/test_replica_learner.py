@@ -6,7 +6,7 @@ import pytest
 
 from collm.errors import AdapterError, CollmError, UnknownAdapterError
 from collm.training.events import TrainingSnapshot, TrainReport
-from collm.types import VersionId
+from collm.types import BASE, VersionId
 from factories.deciders import JOB, World, held_out_report
 
 
@@ -116,7 +116,7 @@ def test_version_of_an_adapter_that_nobody_trains_is_served():
     world = World()
     assert world.ask(1, 1, adapter="b").result(0).is_active
     assert world.trainer.calls == []
-    assert world.roll_back("b").exception(0) is not None
+    assert world.roll_back("b").result(0).version == BASE
 
 
 def test_version_that_is_active_already_is_confirmed_and_training_left_alone():
@@ -214,13 +214,27 @@ def test_rollback_overtakes_a_promotion_that_is_being_recorded():
     assert world.active == "a@3"
 
 
-@pytest.mark.parametrize("adapter", ["a", "b"])
-def test_rollback_without_an_earlier_version_is_refused(adapter):
+def test_rollback_of_the_first_version_returns_serving_and_training_to_the_base():
     world = World()
     world.promote_learned(1)
+    world.learn(2)
+    info = world.roll_back().result(0)
+    assert (info.version, info.adapter, info.slot, info.is_active) == (BASE, "a", None, True)
+    assert (world.active, world.store.resolve("a")) == (None, BASE)
+    assert world.trainer.redirections == [("reset", "a", None)]
+    assert world.folder.log[-1] == "a returned to the base: asked for"
+    assert world.folder.kept_places == ["a"]
+    assert "info: base is active (returned); before: a@1" in world.folder.notes
+    world.turn()
+    assert world.active is None, "the candidate came from what was taken back"
+    world.promote_learned(3)
+    assert world.active is not None
+
+
+@pytest.mark.parametrize("adapter", ["a", "b"])
+def test_rollback_without_a_version_is_refused(adapter):
     with pytest.raises(UnknownAdapterError, match="no earlier version"):
-        world.roll_back(adapter).result(0)
-    assert world.active == "a@1"
+        World().roll_back(adapter).result(0)
 
 
 def test_candidate_that_could_not_be_written_is_tried_again_later():

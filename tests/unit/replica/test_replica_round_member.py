@@ -1,6 +1,7 @@
 """Rounds as the step loop carries them out, with real training and a clock of the test's."""
 
 from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from collm.replica.round_board import RoundBoard
 from collm.replica.round_member import RoundMember
 from collm.replica.swap import Cause, Swap
 from collm.training.events import Compared, RoundFailed, RoundTrained
-from collm.types import VersionId
+from collm.types import BASE, VersionId
 
 DIGEST = "a" * 64
 STATE = object()
@@ -64,7 +65,7 @@ class ScriptedTrainer:
         return ()
 
     def revert(self, adapter, base):
-        self.calls.append(("revert", base.version))
+        self.calls.append(("revert", base and base.version))
         return ()
 
 
@@ -287,6 +288,12 @@ def swap(version, cause, previous=None, **metadata):
 def test_training_follows_what_is_served(world, version, previous, cause, call):
     assert world.member.follow(swap(version, cause, previous, members="r0, r1")) == ()
     assert world.trainer.calls == [call]
+
+
+def test_training_begins_afresh_when_the_first_version_is_taken_back(world):
+    returned = replace(swap(BASE, Cause.RETURNED, VersionId("a@1")), state=None)
+    assert world.member.follow(returned) == ()
+    assert world.trainer.calls == [("revert", None)]
 
 
 def test_an_adapter_that_learns_alone_is_none_of_its_business(world):

@@ -110,6 +110,23 @@ def test_unload_lets_go_of_pins_as_well(world):
     assert "unpinned a@7" in world.folder.log
 
 
+def test_first_version_is_taken_back_and_without_a_job_the_name_goes(world):
+    assert [world.roll_back().result(0).version for _ in range(2)] == ["a@1", "base"]
+    assert world.folder.log[-1] == "a returned to the base: asked for"
+    with pytest.raises(UnknownAdapterError, match="'a' does not exist; available: tiny"):
+        world.store.resolve("a")
+    assert world.store.infos() == ()
+
+
+def test_regression_of_the_first_version_returns_to_the_base_by_itself():
+    world = World()
+    world.promote_learned(1)
+    numbers = {"active": "a@1", "previous": "base", "evidence": 120.0}
+    world.learner.handle([Regression(adapter="a", numbers=numbers)])
+    assert (world.active, world.store.resolve("a")) == (None, "base")
+    assert world.folder.log[-1] == "a returned to the base: regression on live feedback"
+
+
 def test_regression_on_live_feedback_rolls_back_by_itself():
     world = World()
     for seed in (1, 2):
@@ -132,6 +149,8 @@ def test_regression_of_a_version_that_is_active_no_more_changes_nothing():
 
 def test_regression_with_nothing_to_return_to_changes_nothing(caplog):
     world = World()
-    world.promote_learned(1)
-    world.learner.handle([Regression(adapter="a", numbers={"active": "a@1"})])
-    assert world.active == "a@1"
+    for seed in (1, 2, 3):
+        world.promote_learned(seed)
+    world.roll_back()
+    world.learner.handle([Regression(adapter="a", numbers={"active": "a@2"})])
+    assert world.active == "a@2"

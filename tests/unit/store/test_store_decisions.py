@@ -8,7 +8,7 @@ import pytest
 from collm.errors import AdapterError, UnknownAdapterError
 from collm.store.data_folder import DataFolder
 from collm.store.decisions import Decision, DecisionKind
-from collm.types import VersionId
+from collm.types import BASE, VersionId
 
 ONE, TWO, THREE = VersionId("a@1"), VersionId("a@2"), VersionId("a@3")
 
@@ -51,6 +51,27 @@ def test_rollback_makes_an_earlier_version_active_and_holds_nothing(data: DataFo
     data.decisions.rollback(ONE, "worse", {})
     assert data.decisions.active() == {"a": ONE}
     assert data.decisions.held() == {}
+
+
+def test_first_version_is_taken_back_to_the_base_on_record(data: DataFolder) -> None:
+    data.decisions.promote(ONE, "better", {})
+    assert data.decisions.first() == {"a": ONE}
+    data.decisions.return_to_base("a", "worse", {"loss": 2.0})
+    assert (data.decisions.active(), data.decisions.held()) == ({}, {})
+    row = data.decisions.history("a")[-1]
+    assert (row.kind, row.version, row.previous) == (DecisionKind.ROLLBACK, BASE, ONE)
+    assert (row.reason, row.numbers) == ("worse", {"loss": 2.0})
+
+
+def test_first_version_is_the_latest_that_took_the_place_of_none(data: DataFolder) -> None:
+    assert data.decisions.first() == {}
+    data.decisions.promote(ONE, "better", {})
+    data.decisions.promote(TWO, "better", {})
+    data.decisions.rollback(ONE, "worse", {})
+    assert data.decisions.first() == {"a": ONE}
+    data.decisions.unload("a", "asked for")
+    data.decisions.promote(THREE, "better", {})
+    assert data.decisions.first() == {"a": THREE}
 
 
 def test_rollback_to_an_unpublished_version_changes_nothing(data: DataFolder) -> None:

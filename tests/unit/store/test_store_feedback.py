@@ -6,7 +6,7 @@ import pytest
 
 from collm.errors import StateError, UnknownObjectError
 from collm.store.data_folder import DataFolder
-from collm.store.feedback import Feedback, FeedbackStore
+from collm.store.feedback import Feedback, FeedbackStore, Rated
 from collm.types import VersionId
 
 SECRET = "the launch code is 7355608"
@@ -121,6 +121,62 @@ def test_choice_is_rated_without_text_once(store: FeedbackStore) -> None:
     add(store, None, weight=0.0, response_id="chatcmpl-2")
     with pytest.raises(StateError, match="exists already"):
         add(store, None, weight=0.0)
+
+
+def rate(
+    store: FeedbackStore, rating: float, text: str = "served", response_id: str = "chatcmpl-1"
+) -> Rated:
+    return store.rate(
+        response_id=response_id,
+        choice=0,
+        adapter="a",
+        version=VersionId("a@1"),
+        rating=rating,
+        served=messages(text),
+        weight=max(0.0, 2 * rating - 1),
+    )
+
+
+def test_later_rating_of_a_choice_replaces_the_earlier(store: FeedbackStore) -> None:
+    other = rate(store, 1.0, "other", "chatcmpl-2").feedback
+    corrected = add(store, "better")
+    replaced_id = None
+    for rating in (0.9, 0.2, 0.3, 0.8, 1.0):
+        rated = rate(store, rating)
+        assert rated.replaced_id == replaced_id
+        kept = rated.feedback
+        assert (kept.rating, kept.messages is None) == (rating, rating <= 0.5)
+        assert store.list().items == (kept, corrected, other)
+        assert store.samples("a") == (other, corrected, kept)[: 3 if rating > 0.5 else 2]
+        if replaced_id is not None:
+            with pytest.raises(UnknownObjectError):
+                store.get(replaced_id)
+        replaced_id = kept.feedback_id
+
+
+@pytest.mark.parametrize("rating", [0.9, 0.2])
+def test_same_rating_again_is_a_duplicate(store: FeedbackStore, rating: float) -> None:
+    kept = rate(store, rating).feedback
+    with pytest.raises(StateError, match=f"exists already: {kept.feedback_id}") as caught:
+        rate(store, rating)
+    assert caught.value.code == "duplicate"
+    assert store.list().items == (kept,)
+
+
+def test_rating_that_is_refused_leaves_the_earlier_in_place(store: FeedbackStore) -> None:
+    """Its text is another response's sample already."""
+    low, taken = rate(store, 0.2).feedback, rate(store, 0.9, response_id="chatcmpl-2").feedback
+    with pytest.raises(StateError, match=f"exists already: {taken.feedback_id}"):
+        rate(store, 0.9)
+    assert store.list().items == (taken, low)
+
+
+def test_deleted_rating_is_not_replaced(store: FeedbackStore) -> None:
+    deleted = rate(store, 0.9).feedback
+    store.delete(deleted.feedback_id)
+    with pytest.raises(StateError, match=f"was deleted: {deleted.feedback_id}"):
+        rate(store, 0.8)
+    assert rate(store, 0.2).replaced_id is None
 
 
 def test_samples_are_what_has_text_and_weight_oldest_first(store: FeedbackStore) -> None:

@@ -131,7 +131,7 @@ def test_given_times_are_kept(store: JobStore) -> None:
 def test_ended_job_never_changes_again(store: JobStore, status: JobStatus) -> None:
     job = add(store)
     ended = store.change(job.job_id, status=status, error={"message": "no"})
-    with pytest.raises(StateError, match=f"job {job.job_id} has {status}") as caught:
+    with pytest.raises(StateError, match=f"job {job.job_id} has ended: {status}") as caught:
         store.change(job.job_id, status=JobStatus.RUNNING)
     assert caught.value.code == "job_ended"
     assert store.get(job.job_id) == ended

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from collm.clock import ManualClock
-from collm.lora.state import AdapterState
+from collm.lora.state import AdapterState, initial_state
 from collm.model.decoder import Decoder
 from collm.training.events import Regression, TrainingEvent
 from collm.training.trainer import Trainer
-from collm.types import VersionId
+from collm.types import BASE, VersionId
 from factories.training import (
     gate_config,
     job_config,
@@ -103,13 +103,24 @@ def test_a_version_that_holds_up_does_not_regress(
         assert not regressions(run_until(trainer, steps(12)))
 
 
-def test_without_a_version_to_return_to_nothing_is_watched(
-    decoder: Decoder, wrong: AdapterState
-) -> None:
-    trainer = trainer_on(decoder, wrong)
-    trainer.promoted("a", TWO, wrong, None, None)
+def test_a_first_version_is_watched_against_the_base(decoder: Decoder, right: AdapterState) -> None:
+    worse = AdapterState(right.layout, right.flat.clone())
+    for factors in worse.layout.views(worse.flat):
+        factors.b.neg_()  # it unlearns what is right
+    trainer = trainer_on(decoder, worse)
+    trainer.promoted("a", ONE, worse, None, None)
     trainer.add_samples("a", FEEDBACK)
-    assert not regressions(run_until(trainer, steps(10)))
+    (found,) = regressions(run_until(trainer, steps(10)))
+    assert (found.numbers["active"], found.numbers["previous"]) == (ONE, BASE)
+    measured = FEEDBACK[: found.numbers["num_samples"]]
+    bare = initial_state(right.layout, seed=3)
+    assert found.numbers["previous_loss"] == pytest.approx(
+        mean_loss(decoder, measured, bare), rel=1e-5
+    )
+    trainer = trainer_on(decoder, right)
+    trainer.promoted("a", ONE, right, None, None)
+    trainer.add_samples("a", FEEDBACK)
+    assert not regressions(run_until(trainer, steps(12)))
 
 
 def test_a_rollback_ends_the_watch(

@@ -246,6 +246,18 @@ def test_what_is_taken_back_takes_the_round_with_it(decoder):
     assert world.train(2, base=old).num_tokens <= 200
 
 
+def test_what_is_taken_back_to_the_base_leaves_a_fresh_adapter(decoder):
+    served = version(1, random_state(decoder, 4, seed=3), "r0")
+    world = World(decoder, served)
+    world.begin(1, max_tokens=10_000, base=served)
+    world.events += run_until(world.trainer, lambda events: bool(reports(events)))
+    world.events += world.trainer.revert("a", None)
+    assert [event.number for event in world.of(RoundFailed)] == [1]
+    fresh = fresh_state("a", world.shadow.layout)
+    assert torch.equal(world.shadow.flat, fresh.flat)
+    assert world.train(2).base is None
+
+
 def test_a_shadow_proven_worse_starts_over_from_its_base(decoder):
     world = World(decoder, held_out=lessons(8, (9, 10, 11), seed=2), learning_rate=0.1)
     first = world.train(1, max_tokens=400)

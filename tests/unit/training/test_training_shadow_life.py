@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from collm.clock import ManualClock
-from collm.lora.state import AdapterState
+from collm.lora.state import AdapterState, initial_state
 from collm.model.decoder import Decoder
 from collm.pacing.quanta import QuantumKind
 from collm.training import state as state_module
@@ -104,6 +104,20 @@ def test_reset_forgets_what_was_learned(decoder: Decoder) -> None:
     snapshot = take_snapshot(trainer)
     assert not snapshot.tensors["mean"].any()
     assert snapshot.meta["optimizer_steps"] == "0"
+
+
+def test_reset_to_the_base_begins_afresh(decoder: Decoder) -> None:
+    held_out = make_samples([10, 15, 12], seed=2)
+    job = make_job(decoder, start=random_state(decoder, 4), held_out=held_out)
+    trainer = trainer_of(job)
+    run_until(trainer, steps(3))
+    trainer.reset("a", None)
+    assert not any(part.any() for part in dense(job._state.shadow.state()))
+    (report,) = baselines(run_until(trainer, baselines))
+    fresh = initial_state(job._state.layout, job.config.seed)
+    assert torch.equal(job._state.shadow.state().flat, fresh.flat)
+    assert report.loss == pytest.approx(mean_loss(decoder, held_out, fresh), rel=1e-5)
+    assert job.num_steps == 3
 
 
 def test_a_version_of_another_rank_is_fitted_to_the_jobs(decoder: Decoder) -> None:
