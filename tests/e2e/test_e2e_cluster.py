@@ -51,7 +51,14 @@ class Cluster:
         )  # fmt: skip
         self.url = self.process.stdout.readline().split()[-1]
         self.http = httpx.Client(base_url=self.url, timeout=TIMEOUT_S)
-        wait_until(lambda: self.http.get("/v1/models").status_code == 200)
+        wait_until(lambda: self.num_live == 2)
+
+    @property
+    def num_live(self):
+        answer = self.http.get("/cluster")
+        return answer.status_code == 200 and sum(
+            replica["is_live"] for replica in answer.json()["replicas"]
+        )
 
     @property
     def replicas(self):
@@ -106,6 +113,7 @@ def test_sigterm_lets_an_open_stream_end_and_then_ends_everything(cluster):
 
 
 def test_killed_replica_ends_its_stream_with_an_error_and_nothing_else(cluster):
+    wait_until(lambda: cluster.num_live == 2)
     with cluster.held_stream() as (replica_id, lines):
         killed = cluster.replicas[replica_id].pid
         os.kill(killed, signal.SIGKILL)

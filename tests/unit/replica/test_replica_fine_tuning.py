@@ -190,10 +190,11 @@ def test_paused_job_rests_also_over_a_restart_until_it_is_resumed(opened):
     wait_until(lambda: step(opened) > 0)
     assert opened.ask("pause", job.job_id).status is JobStatus.PAUSED
     assert opened.ask("pause", job.job_id).status is JobStatus.PAUSED
-    resting = step(opened)
+    seen = step(opened)  # by a board that may not have been refreshed since the last step
     opened.open()
     assert opened.status(job.job_id) is JobStatus.PAUSED
-    assert step(opened) == resting
+    resting = step(opened)
+    assert resting in (seen, seen + 1)
     assert opened.ask("resume", job.job_id).status is JobStatus.RUNNING
     wait_until(lambda: step(opened) > resting)
     with pytest.raises(StateError, match="is running, not paused"):
