@@ -232,7 +232,7 @@ def baselines(events: Sequence[TrainingEvent]) -> list[BaselineReport]:
 def take_snapshot(trainer: Trainer, adapter: str = "a") -> TrainingSnapshot:
     """Run to the next optimizer boundary and return the snapshot taken there, new or not."""
     for job in trainer._jobs.values():
-        job._saved_at_step = None
+        job._snapshots.outdated()
     trainer.request_snapshots()
 
     def is_taken(events: list[TrainingEvent]) -> bool:

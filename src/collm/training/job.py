@@ -5,7 +5,7 @@ program at a time (a micro-batch, an optimizer step, an evaluation, a snapshot),
 jobs can share a trainer and a micro-batch can be dropped without a trace.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
 from torch import Tensor
 
@@ -32,9 +32,8 @@ from collm.training.learning import Learning
 from collm.training.measuring import Limits, Meter, QuantumSizes
 from collm.training.passes import Activations
 from collm.training.samples import TokenSample
+from collm.training.snapshots import Program, Snapshots
 from collm.types import BASE, VersionId
-
-Program = Iterator[Quantum]
 
 
 class Job:
@@ -80,9 +79,7 @@ class Job:
         self._is_ahead = False
         """Whether the shadow may differ from what is served."""
         self._is_evaluation_due = True
-        self._is_snapshot_due = False
-        self._saved_at_step: int | None = 0
-        """Step of the latest snapshot; ``None`` when the shadow was carried elsewhere since."""
+        self._snapshots = Snapshots(self._copy)
         self._has_finished = False
 
     @property
@@ -102,25 +99,25 @@ class Job:
         if self._learning.is_step_due:
             return self._step()
         if self._learning.has_gradient:
-            return self._with_snapshots(self._learn())
+            return self._snapshots.amid(self._learn())
         if self._can_evaluate():
-            return self._with_snapshots(self._evaluate())
-        if self._is_snapshot_due:
-            return self._snapshot()
+            return self._snapshots.amid(self._evaluate())
+        if self._snapshots.is_due:
+            return self._snapshots.program()
         if self._watch is not None and self._can_compare(self._watch):
-            return self._with_snapshots(self._compare(self._watch))
+            return self._snapshots.amid(self._compare(self._watch))
         if self._is_over() or not self._stream.has_next:
             return None
-        return self._with_snapshots(self._learn())
+        return self._snapshots.amid(self._learn())
 
     def snapshot_program(self) -> Program | None:
         """Return the snapshot that was asked for, if it can be taken; nothing else is done."""
-        is_possible = self._is_snapshot_due and self._new_base is None
-        return self._snapshot() if is_possible else None
+        is_possible = self._snapshots.is_due and self._new_base is None
+        return self._snapshots.program() if is_possible else None
 
     def request_snapshot(self) -> None:
         """Ask for a snapshot as of the last step, unless nothing was learned since the last."""
-        self._is_snapshot_due = self.num_steps != self._saved_at_step
+        self._snapshots.request(self.num_steps)
 
     def snapshot_now(self) -> list[TrainingEvent]:
         """Take a snapshot at once, unless nothing was learned since the last.
@@ -197,7 +194,7 @@ class Job:
         """
         self._learning.restore(tensors, meta)
         self._moved(is_ahead=True)
-        self._saved_at_step = self.num_steps
+        self._snapshots.saved(self.num_steps)
 
     def restore_place(self, meta: Mapping[str, str]) -> None:
         """Take over how far a snapshot of this job was, but not what it had learned."""
@@ -226,14 +223,7 @@ class Job:
         """Note that the shadow is now elsewhere than its training led it."""
         self._is_ahead = is_ahead
         self._is_evaluation_due = True
-        self._saved_at_step = None
-
-    def _with_snapshots(self, program: Program) -> Program:
-        """Run a program that changes no parameter, with a snapshot in its midst if one is due."""
-        for quantum in program:
-            if self._is_snapshot_due:
-                yield from self._snapshot()
-            yield quantum
+        self._snapshots.outdated()
 
     def _rebase(self, old: AdapterState | None, new: AdapterState) -> Program:
         """Carry the shadow over to ``new``."""
@@ -241,7 +231,7 @@ class Job:
         self._new_base = None
         self._examiner.serve(new)
         self._moved(is_ahead=True)
-        self._is_snapshot_due = True  # what was carried over is on disk nowhere else
+        self._snapshots.is_due = True  # what was carried over is on disk nowhere else
 
     def _learn(self) -> Program:
         """Run one micro-batch forward and backward into the gradient."""
@@ -309,7 +299,7 @@ class Job:
         self._state.restart(self._examiner.served)
         self._examiner.begin_anew()
         self._is_ahead = False
-        self._saved_at_step = None
+        self._snapshots.outdated()
         self.events.append(ShadowReset(adapter=self.name, step=self.num_steps, reason=reason))
 
     def _compare(self, watch: FeedbackWatch) -> Program:
@@ -321,9 +311,8 @@ class Job:
             self._watch = None
             self.events.append(Regression(adapter=self.name, numbers=watch.numbers()))
 
-    def _snapshot(self) -> Program:
+    def _copy(self) -> Generator[Quantum, None, int]:
         """Copy the state as of the last step, and where its data goes on from there."""
         tensors, meta = yield from self._learning.copy()
         self.events.append(TrainingSnapshot(adapter=self.name, tensors=tensors, meta=meta))
-        self._saved_at_step = self.num_steps
-        self._is_snapshot_due = False
+        return self.num_steps

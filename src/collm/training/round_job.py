@@ -4,7 +4,7 @@ It learns when a round asks for it, and only as much; in between it compares can
 served, and rests. What it learned leaves as events; what is served comes from the coordinator.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
 from torch import Tensor
 
@@ -31,9 +31,8 @@ from collm.training.measuring import Limits, Meter
 from collm.training.passes import Activations
 from collm.training.round_progress import Gained, OpenRound
 from collm.training.samples import TokenSample
+from collm.training.snapshots import Program, Snapshots
 from collm.types import VersionId
-
-Program = Iterator[Quantum]
 
 _BASELINE_SAMPLES = 24
 _UNITS_PER_LEARNED_ROW = 3
@@ -82,9 +81,7 @@ class RoundJob:
         self._round: OpenRound | None = None
         self._comparison: Comparison | None = None
         self._is_baseline_due = True
-        self._is_snapshot_due = False
-        self._saved_at_step: int | None = 0
-        """Step of the latest snapshot; ``None`` when something else changed since."""
+        self._snapshots = Snapshots(self._copy)
 
     @property
     def name(self) -> str:
@@ -113,23 +110,23 @@ class RoundJob:
         if self._new_base is not None:
             return self._rebase(self._new_base)
         if self._comparison is not None:
-            return self._with_snapshots(self._compare(self._comparison))
+            return self._snapshots.amid(self._compare(self._comparison))
         if self._round is not None:
             return self._next_of_round(self._round)
-        if self._is_snapshot_due:
-            return self._snapshot()
+        if self._snapshots.is_due:
+            return self._snapshots.program()
         if self._is_baseline_due and self.has_held_out:
-            return self._with_snapshots(self._measure_base())
+            return self._snapshots.amid(self._measure_base())
         return None
 
     def snapshot_program(self) -> Program | None:
         """Return the snapshot that was asked for, if it can be taken; nothing else is done."""
-        is_possible = self._is_snapshot_due and self._new_base is None
-        return self._snapshot() if is_possible else None
+        is_possible = self._snapshots.is_due and self._new_base is None
+        return self._snapshots.program() if is_possible else None
 
     def request_snapshot(self) -> None:
         """Ask for a snapshot as of the last step, unless nothing changed since the last."""
-        self._is_snapshot_due = self.num_steps != self._saved_at_step
+        self._snapshots.request(self.num_steps)
 
     def snapshot_now(self) -> list[TrainingEvent]:
         """Take a snapshot at once, unless nothing changed since the last.
@@ -164,12 +161,12 @@ class RoundJob:
             self._gained = Gained.from_meta(meta, self._state.shadow.state())
         else:
             self._state.restart(self._base.state)
-        self._saved_at_step = self.num_steps
+        self._snapshots.saved(self.num_steps)
 
     def restore_place(self, meta: Mapping[str, str]) -> None:
         """Take over how far a snapshot of this job was, but not what it had learned."""
         self._learning.restore_place(meta)
-        self._saved_at_step = None
+        self._snapshots.outdated()
 
     # What rounds ask for; each returns what is to be told at once
 
@@ -226,8 +223,8 @@ class RoundJob:
         if self._learning.has_gradient and (is_over or self._learning.is_step_due):
             return self._step(open_round)
         if is_over:
-            return self._with_snapshots(self._report(open_round))
-        return self._with_snapshots(self._learn(num_left))
+            return self._snapshots.amid(self._report(open_round))
+        return self._snapshots.amid(self._learn(num_left))
 
     def _learn(self, num_left: int) -> Program:
         yield from self._learning.learn(num_left)
@@ -313,21 +310,14 @@ class RoundJob:
         else:
             self._gained.reported = None
         self._base, self._new_base = new, None
-        self._is_baseline_due, self._saved_at_step = True, None
+        self._is_baseline_due = True
+        self._snapshots.outdated()
 
-    def _snapshot(self) -> Program:
+    def _copy(self) -> Generator[Quantum, None, int]:
         tensors, meta = yield from self._learning.copy()
         meta |= self._gained.to_meta() | {_BASE: _text(self._base.version)}
         self.events.append(TrainingSnapshot(adapter=self.name, tensors=tensors, meta=meta))
-        self._saved_at_step = self.num_steps
-        self._is_snapshot_due = False
-
-    def _with_snapshots(self, program: Program) -> Program:
-        """Run a program that changes no parameter, with a snapshot in its midst if one is due."""
-        for quantum in program:
-            if self._is_snapshot_due:
-                yield from self._snapshot()
-            yield quantum
+        return self.num_steps
 
     # Changes at once
 
@@ -367,7 +357,8 @@ class RoundJob:
         )
         self._gained.note_report(state)
         self._gained.is_worse = is_surely_worse(own)
-        self._round, self._saved_at_step = None, None
+        self._round = None
+        self._snapshots.outdated()
 
     def _is_used_up(self, open_round: OpenRound) -> bool:
         stream = self._learning.stream
@@ -386,7 +377,8 @@ class RoundJob:
     def _restart(self) -> None:
         self._state.restart(self._base.state)
         self._gained = self._gained.latest_only()
-        self._is_baseline_due, self._saved_at_step = True, None
+        self._is_baseline_due = True
+        self._snapshots.outdated()
 
     def _fresh(self) -> BaseVersion:
         return BaseVersion(version=None, state=fresh_state(self.name, self._state.layout))

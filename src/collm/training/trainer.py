@@ -7,10 +7,11 @@ from collm.lora.state import AdapterState
 from collm.pacing.quanta import Quantum, QuantumKind
 from collm.training.base_version import BaseVersion
 from collm.training.events import TrainingEvent
-from collm.training.job import Job, Program
+from collm.training.job import Job
 from collm.training.round_job import RoundJob
 from collm.training.samples import TokenSample
 from collm.training.shares import FairShares
+from collm.training.snapshots import Program
 from collm.types import VersionId
 
 AnyJob = Job | RoundJob
