@@ -97,18 +97,10 @@ class DecisionStore:
         with self._database.transaction() as connection:
             adapter = _adapter_of(connection, version)
             active, _ = _pointers(connection, adapter)
-            if active == version:
-                return
-            _point(connection, adapter, active=version, held=active)
-            self._add(
-                connection,
-                DecisionKind.PROMOTION,
-                adapter,
-                version=version,
-                previous=active,
-                reason=reason,
-                numbers=numbers,
-            )
+            if active != version:
+                _point(connection, adapter, active=version, held=active)
+                kind = DecisionKind.PROMOTION
+                self._add(connection, kind, adapter, version, active, reason, numbers)
 
     def rollback(self, version: VersionId, reason: str, numbers: Mapping[str, Any]) -> None:
         """Make an earlier version the active one again; nothing is held afterwards.
@@ -120,30 +112,16 @@ class DecisionStore:
             adapter = _adapter_of(connection, version)
             active, _ = _pointers(connection, adapter)
             _point(connection, adapter, active=version, held=None)
-            self._add(
-                connection,
-                DecisionKind.ROLLBACK,
-                adapter,
-                version=version,
-                previous=active,
-                reason=reason,
-                numbers=numbers,
-            )
+            kind = DecisionKind.ROLLBACK
+            self._add(connection, kind, adapter, version, active, reason, numbers)
 
     def return_to_base(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> None:
         """Make no version of an adapter active and hold none: a rollback of its first one."""
         with self._database.transaction() as connection:
             active, _ = _pointers(connection, adapter)
             _point(connection, adapter, active=None, held=None)
-            self._add(
-                connection,
-                DecisionKind.ROLLBACK,
-                adapter,
-                version=BASE,
-                previous=active,
-                reason=reason,
-                numbers=numbers,
-            )
+            kind = DecisionKind.ROLLBACK
+            self._add(connection, kind, adapter, BASE, active, reason, numbers)
 
     def unload(self, adapter: str, reason: str) -> None:
         """Make no version of an adapter active and hold none; no effect if none is active.
@@ -155,15 +133,8 @@ class DecisionStore:
             if active is None:
                 return
             _point(connection, adapter, active=None, held=None)
-            self._add(
-                connection,
-                DecisionKind.UNLOAD,
-                adapter,
-                version=None,
-                previous=active,
-                reason=reason,
-                numbers={},
-            )
+            kind = DecisionKind.UNLOAD
+            self._add(connection, kind, adapter, None, active, reason, {})
 
     def refuse(
         self, adapter: str, version: VersionId | None, reason: str, numbers: Mapping[str, Any]
@@ -172,22 +143,14 @@ class DecisionStore:
         check_name("adapter name", adapter)
         with self._database.transaction() as connection:
             active, _ = _pointers(connection, adapter)
-            self._add(
-                connection,
-                DecisionKind.REFUSAL,
-                adapter,
-                version=version,
-                previous=active,
-                reason=reason,
-                numbers=numbers,
-            )
+            kind = DecisionKind.REFUSAL
+            self._add(connection, kind, adapter, version, active, reason, numbers)
 
     def _add(
         self,
         connection: sqlite3.Connection,
         kind: DecisionKind,
         adapter: str,
-        *,
         version: VersionId | None,
         previous: VersionId | None,
         reason: str,
