@@ -38,9 +38,6 @@ class Cluster:
             [
                 sys.executable, "-m", "factories.fake_cluster", "factories.cluster_child",
                 "--replicas", "2", "--port", "0", "--set", f"replica.data_dir={self.folder}",
-                # A machine busy with other tests may keep a live replica silent for a second.
-                "--set", "cluster.registry.timeout_s=5",
-                "--set", "cluster.registry.dead_after_s=10",
             ],
             stdout=subprocess.PIPE,
             text=True,
