@@ -109,7 +109,7 @@ def test_the_error_holds_along_a_chain_that_reuses_its_held_out_samples() -> Non
             )
             if trial.verdict(is_exhausted=False) is not None:
                 break
-        rotation.advance(trial.num_samples)
+        rotation.advance(order[: trial.num_samples])
         if trial.report().verdict is Verdict.BETTER:
             num_promoted += 1
             active = candidate

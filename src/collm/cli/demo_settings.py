@@ -12,9 +12,6 @@ ADAPTER = "clinc"
 TASK = "clinc150"
 _REPLAY_SHARE = 0.05
 """Questions are short: at the usual share, general text would take a fifth of the compute."""
-_EVALUATION_SHARE = 0.25
-"""In minutes, with eleven slices to look at, the usual tenth pays for too few comparisons: what is
-served would lag behind what is learned by half of the run."""
 _MAX_VERSIONS = 3
 _DRAIN_TIMEOUT_S = 3.0
 
@@ -62,8 +59,7 @@ class DemoSettings:
 
 def server_settings(settings: DemoSettings) -> dict[str, Any]:
     """Return the configuration file of the demo's one replica as plain values."""
-    training = {"jobs": [job_settings(TASK)], "gate": {"evaluation_share": _EVALUATION_SHARE}}
-    return {**common_settings(settings), "training": training}
+    return {**common_settings(settings), "training": {"jobs": [job_settings(TASK)]}}
 
 
 def common_settings(settings: DemoSettings) -> dict[str, Any]:

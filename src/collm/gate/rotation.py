@@ -1,7 +1,7 @@
 """Which held-out samples a comparison reads, and in which order."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import zip_longest
 
@@ -47,15 +47,16 @@ class Rotation:
         self._order = list(_spread(list(_in_turn(own)), general, gap))
         return [sample_id for _, sample_id in self._order]
 
-    def advance(self, num_used: int) -> None:
-        """Move the starting points on after a comparison read the first ``num_used`` of an order.
+    def advance(self, used_ids: Collection[str]) -> None:
+        """Move the starting points on after a comparison that read these of the latest order.
 
         Raises:
-            ValueError: ``num_used`` is negative or more than the latest order had.
+            ValueError: One of them was not in that order.
         """
-        if not 0 <= num_used <= len(self._order):
-            raise ValueError(f"{num_used} samples used of an order of {len(self._order)}")
-        for name, count in Counter(name for name, _ in self._order[:num_used]).items():
+        slices = {sample_id: name for name, sample_id in self._order}
+        if unknown := set(used_ids) - slices.keys():
+            raise ValueError(f"samples {sorted(unknown)} are not in the latest order")
+        for name, count in Counter(slices[sample_id] for sample_id in used_ids).items():
             moved = self._carried.get(name, 0.0) + self._share * count
             circle = self._circles[name]
             self._starts[name] = _place(circle[int(moved) % len(circle)])

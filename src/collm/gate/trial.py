@@ -187,9 +187,19 @@ class Trial:
             return refusal
         if not self.is_proven:
             return Verdict.NOT_SHOWN if is_exhausted else None
-        if any(sums.is_above for sums in self._slices.values()):
+        if any(self._is_above(name) for name in self._slices):
             return Verdict.SLICE_WORSE if is_exhausted else None
         return Verdict.BETTER if is_exhausted or self._has_enough_of_each() else None
+
+    def wants(self, name: str) -> bool:
+        """Return whether a sample of this slice can still matter.
+
+        Once the candidate is proven better, only slices that were not seen enough, or stand above
+        their bound, are read on. The proof stands whatever they say, so this biases nothing.
+        """
+        if not self.is_proven or name not in self._slices:
+            return True
+        return self._is_above(name) or not self._has_enough_of(name)
 
     def report(self) -> TrialReport:
         """Return the numbers, judged as if no more samples came."""
@@ -228,11 +238,22 @@ class Trial:
             return Verdict.WORSE
         return Verdict.SLICE_WORSE if surely else None
 
+    def _is_above(self, name: str) -> bool:
+        """Whether a slice is worse past its bound.
+
+        The mean of a few samples says little: a slice that has fewer than ``min_slice_samples`` in
+        all must be above for sure.
+        """
+        sums, size = self._slices[name], self._sizes.get(name)
+        is_small = size is not None and size < self._config.min_slice_samples
+        return sums.is_surely_above if is_small else sums.is_above
+
     def _has_enough_of_each(self) -> bool:
-        return all(
-            count >= min(self._num_wanted(name), self._sizes.get(name, count + 1))
-            for name, count in self._num_seen.items()
-        )
+        return all(map(self._has_enough_of, self._num_seen))
+
+    def _has_enough_of(self, name: str) -> bool:
+        count = self._num_seen[name]
+        return count >= min(self._num_wanted(name), self._sizes.get(name, count + 1))
 
     def _num_wanted(self, name: str) -> int:
         """Return the samples that a slice needs: half as many while it is far from its bound."""

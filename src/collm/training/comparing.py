@@ -116,7 +116,7 @@ class Comparer:
     def rotate(self, num_used: int) -> None:
         """Let the next comparison begin elsewhere, after one of ``num_used`` samples."""
         if self._order:
-            self._rotation.advance(min(num_used, len(self._order)))
+            self._rotation.advance(self._order[:num_used])
             self._order = []
 
     def num_affordable(self, num_rows: int) -> int:

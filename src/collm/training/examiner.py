@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from collm.gate.allowance import Allowance
 from collm.gate.config import GENERAL, GateConfig
 from collm.gate.rotation import Rotation
-from collm.gate.trial import PairedLoss, Trial, TrialReport, Verdict
+from collm.gate.trial import Trial, Verdict
 from collm.lora.state import AdapterState
 from collm.pacing.quanta import Quantum
 from collm.training.corpus import Corpus
 from collm.training.measuring import Meter
 from collm.training.microbatch import MicroBatch, pack
+from collm.training.open_trial import FinishedTrial, OpenTrial
 from collm.training.passes import Operand
 from collm.training.samples import TokenSample
 
@@ -55,10 +56,7 @@ class Examiner:
         """Held-out samples as the next trial reads them; empty until somebody asks."""
         self._active: dict[str, float] = {}
         """Loss of what is served on each held-out sample measured so far."""
-        self._candidate: dict[str, float] = {}
-        """The same of the candidate of the latest trial."""
-        self._num_wanted = config.min_samples
-        """Own samples that the next trial should be able to afford."""
+        self._open: OpenTrial | None = None
         self._num_worse = 0
         grant = _num_rows(self._wanted(_BASELINE_TRIALS * config.min_samples))
         self._allowance = Allowance(config.evaluation_share, grant)
@@ -79,16 +77,10 @@ class Examiner:
         self._active = {}
         self.begin_anew()
 
-    def hand_out(self, candidate: AdapterState) -> None:
-        """Note that the candidate of the latest trial is to be served: its losses are known."""
-        self._served = candidate
-        self._active = self._candidate
-        self.begin_anew()
-
     def begin_anew(self) -> None:
         """Note that the next candidate has nothing to do with those before it."""
+        self._open = None
         self._num_worse = 0
-        self._num_wanted = self._config.min_samples
 
     def earn(self, num_rows: int) -> None:
         """Note rows that were learned from; comparing may cost a share of that."""
@@ -102,18 +94,28 @@ class Examiner:
         """Return whether so many rows may be evaluated now."""
         return num_rows <= self._allowance.affordable_rows
 
+    @property
+    def has_open_trial(self) -> bool:
+        """Whether a candidate is under comparison."""
+        return self._open is not None
+
     def can_begin(self, *, has_candidate: bool) -> bool:
-        """Return whether there are held-out samples, and enough of them are affordable.
+        """Return whether there are held-out samples, and as many are affordable as decide at best.
 
         Args:
             has_candidate: Whether a trial is to begin, or what is served measured by itself.
         """
-        samples = self._wanted(max(self._num_wanted, self._num_of_each()))
-        num_rows = _num_rows(s for s in samples if s.sample_id not in self._active)
+        samples = self._wanted(max(self._config.min_samples, self._num_of_each()))
         if has_candidate:
-            num_rows += _num_rows(samples)
-            num_rows += num_rows // _PADDING
-        return bool(samples) and self.affords(num_rows)
+            return bool(samples) and self.affords(self._cost(samples))
+        unknown = _num_rows(s for s in samples if s.sample_id not in self._active)
+        return bool(samples) and self.affords(unknown)
+
+    def can_go_on(self) -> bool:
+        """Return whether the open trial's next micro-batch is affordable, or none is left."""
+        assert self._open is not None, "a trial was begun"
+        samples = next(self._meter.batches(self._remaining(self._open)), ())
+        return self.affords(self._cost(samples))
 
     def baseline(self) -> Generator[Quantum, None, Baseline]:
         """Measure what is served on the samples that the next trial begins with."""
@@ -135,58 +137,75 @@ class Examiner:
         mean = math.fsum(own) / len(own) if own and all(map(math.isfinite, own)) else math.inf
         return Baseline(mean, len(self._active))
 
-    def trial(self, candidate: Operand, *, is_last: bool) -> Generator[Quantum, None, TrialReport]:
-        """Compare a candidate with what is served until that is decided.
+    def begin(self, candidate: AdapterState, step: int) -> None:
+        """Begin to compare a candidate, a copy that nobody changes, with what is served.
 
         Args:
-            candidate: Must not change meanwhile.
-            is_last: Whether no other trial follows; then it may cost more than is affordable.
+            candidate: Finite throughout.
+            step: Optimizer steps that it took.
         """
         sizes = {name: len(ids) for name, ids in self._corpus.held_out_ids().items()}
-        trial, served = Trial(self._config, sizes), None
-        num_used, is_short = 0, False
-        self._candidate = {}
-        for samples in self._meter.batches(self._samples(self._next_ids())):
-            batch, unknown = pack(samples), self._unknown(samples)
-            num_rows = batch.num_tokens + (0 if unknown is None else unknown.num_tokens)
+        order, self._order = self._next_ids(), []
+        self._open = OpenTrial(candidate, step, Trial(self._config, sizes), order)
+
+    def go_on(self, *, is_last: bool) -> Generator[Quantum, None, FinishedTrial | None]:
+        """Read on in the open trial; return what it found, or ``None`` when it must wait.
+
+        One micro-batch is read in any case, others while they are affordable. What was found so far
+        is kept: the betting test may look as often as it likes, and stop and go on whenever.
+
+        Args:
+            is_last: Whether no other trial follows; then it may cost more than is affordable.
+        """
+        trial = self._open
+        assert trial is not None, "a trial was begun"
+        is_decided, is_first = False, True
+        for samples in self._meter.batches(self._remaining(trial)):
             # What is proven, and waits for its slices alone, may go on and run into debt.
-            is_short = not (is_last or trial.is_proven or self.affords(num_rows))
-            if is_short:
+            may_cost = is_first or is_last or trial.trial.is_proven
+            if not (may_cost or self.affords(self._cost(samples))):
+                return None
+            yield from self._compare(trial, samples)
+            is_first, is_decided = False, self._is_decided(trial, samples)
+            if is_decided:
                 break
-            if unknown is not None:
-                served = served or (yield from self._meter.stage(self._served))
-                self._active |= yield from self._measure(unknown, served)
-            self._candidate |= yield from self._measure(batch, candidate)
-            num_used += len(samples)
-            if self._is_decided(trial, samples):
-                break
-        self._rotation.advance(num_used)
-        self._order = []
-        return self._reported(trial, is_short=is_short)
-
-    def _reported(self, trial: Trial, *, is_short: bool) -> TrialReport:
-        report = trial.report()
-        if is_short and report.verdict is Verdict.BETTER:
-            # Some slices may not have been seen enough: that samples ran out is not true here.
-            report = replace(report, verdict=Verdict.NOT_SHOWN)
-        if is_short:
-            self._num_wanted = min(2 * self._num_wanted, self._config.max_samples)
+        self._open = None
+        self._rotation.advance(trial.losses)
+        report = trial.trial.report()
         self._num_worse = self._num_worse + 1 if report.verdict is Verdict.WORSE else 0
-        return report
+        if report.verdict is Verdict.BETTER:
+            self._hand_out(trial)
+        return FinishedTrial(trial.candidate, trial.step, report)
 
-    def _is_decided(self, trial: Trial, samples: Sequence[TokenSample]) -> bool:
+    def _hand_out(self, trial: OpenTrial) -> None:
+        """Note that a candidate is to be served: its losses are known."""
+        self._served = trial.candidate
+        self._active = trial.losses
+        self.begin_anew()
+
+    def _compare(
+        self, trial: OpenTrial, samples: Sequence[TokenSample]
+    ) -> Generator[Quantum, None, None]:
+        """Measure both sides on one micro-batch; what is served only where it is not known."""
+        unknown = self._unknown(samples)
+        if unknown is not None:
+            trial.served = trial.served or (yield from self._meter.stage(self._served))
+            self._active |= yield from self._measure(unknown, trial.served)
+        trial.operand = trial.operand or (yield from self._meter.stage(trial.candidate))
+        trial.losses |= yield from self._measure(pack(samples), trial.operand)
+
+    def _is_decided(self, trial: OpenTrial, samples: Sequence[TokenSample]) -> bool:
         for sample in samples:
-            trial.add(
-                PairedLoss(
-                    sample_id=sample.sample_id,
-                    slice=sample.slice,
-                    active=self._active[sample.sample_id],
-                    candidate=self._candidate[sample.sample_id],
-                )
-            )
-            if trial.verdict(is_exhausted=False) is not None:
+            trial.add(sample, self._active[sample.sample_id])
+            if trial.trial.verdict(is_exhausted=False) is not None:
                 return True
         return False
+
+    def _cost(self, samples: Sequence[TokenSample]) -> int:
+        """Return about the rows that comparing on these samples takes."""
+        num_rows = _num_rows(s for s in samples if s.sample_id not in self._active)
+        num_rows += _num_rows(samples)
+        return num_rows + num_rows // _PADDING
 
     def _measure(
         self, batch: MicroBatch, operand: Operand
@@ -217,6 +236,11 @@ class Examiner:
         wanted = -(-self._config.min_slice_samples // 2)
         sizes = {name: len(ids) for name, ids in self._corpus.held_out_ids().items()}
         return sum(min(wanted, size) for name, size in sizes.items() if name != GENERAL)
+
+    def _remaining(self, trial: OpenTrial) -> Iterator[TokenSample]:
+        """Yield what the trial may still read, as long as it can matter."""
+        samples = self._samples(trial.remaining_ids)
+        return (sample for sample in samples if trial.trial.wants(sample.slice))
 
     def _samples(self, sample_ids: Iterable[str]) -> Iterator[TokenSample]:
         """Yield held-out samples by id, but for those removed by then."""

@@ -213,6 +213,8 @@ class Job:
     def _can_evaluate(self) -> bool:
         if self._is_over() and not self._has_finished:
             return True  # The last evaluation is owed, whatever it costs.
+        if self._examiner.has_open_trial:
+            return self._examiner.can_go_on()
         return self._is_evaluation_due and self._examiner.can_begin(has_candidate=self._is_ahead)
 
     def _can_compare(self, watch: FeedbackWatch) -> bool:
@@ -249,13 +251,26 @@ class Job:
             self._start_over("its parameters are no longer finite")
 
     def _evaluate(self) -> Program:
-        """Compare the shadow with what is served; hand out a copy if it is better."""
+        """Compare the shadow as it is, or was, with what is served; hand it out if it is better."""
+        was_open = self._examiner.has_open_trial
+        if not was_open:
+            yield from self._look_at_shadow()
+        if self._examiner.has_open_trial:
+            yield from self._go_on_with_trial()
+        # The trial of an earlier shadow does not make up for the last one's.
+        if self._is_over() and not self._has_finished and not was_open:
+            self._has_finished = True
+            self.events.append(JobFinished(adapter=self.name, step=self.num_steps))
+
+    def _look_at_shadow(self) -> Program:
+        """Begin a trial of a copy of the shadow, or measure what is served if it is the same."""
         yield Quantum(QuantumKind.STAGE, self._state.layout.num_parameters, 0, self.name)
         self._is_evaluation_due = False
         if not self._state.is_finite:
             self._start_over("its parameters are no longer finite")
         elif self._is_ahead and self._corpus.num_held_out:
-            yield from self._try_shadow()
+            yield Quantum(QuantumKind.STAGE, self._state.layout.num_parameters, 1, self.name)
+            self._examiner.begin(self._state.shadow.state(), self.num_steps)
         elif self._corpus.num_held_out:
             found = yield from self._examiner.baseline()
             self.events.append(
@@ -266,32 +281,31 @@ class Job:
                     num_samples=found.num_samples,
                 )
             )
-        if self._is_over() and not self._has_finished:
-            self._has_finished = True
-            self.events.append(JobFinished(adapter=self.name, step=self.num_steps))
 
-    def _try_shadow(self) -> Program:
-        num_parameters = self._state.layout.num_parameters
-        report = yield from self._examiner.trial(
-            self._state.shadow.operand, is_last=self._is_over()
-        )
-        candidate = None
-        if report.verdict is Verdict.BETTER:
-            yield Quantum(QuantumKind.STAGE, num_parameters, 1, self.name)
-            candidate = self._state.shadow.state()
-            self._examiner.hand_out(candidate)
+    def _go_on_with_trial(self) -> Program:
+        """Read on in the open trial, and act on what it found if it is over."""
+        found = yield from self._examiner.go_on(is_last=self._is_over())
+        if found is None:
+            return
+        verdict = found.report.verdict
+        is_better = verdict is Verdict.BETTER
+        if is_better:
+            self._is_ahead = self.num_steps > found.step
         self.events.append(
             HeldOutReport(
-                adapter=self.name, step=self.num_steps, report=report, candidate=candidate
+                adapter=self.name,
+                step=found.step,
+                report=found.report,
+                candidate=found.candidate if is_better else None,
             )
         )
-        if report.verdict is Verdict.NOT_FINITE or self._examiner.is_hopeless:
-            yield Quantum(QuantumKind.STAGE, num_parameters, 1, self.name)
-            is_finite = report.verdict is not Verdict.NOT_FINITE
+        if verdict is Verdict.NOT_FINITE or self._examiner.is_hopeless:
+            yield Quantum(QuantumKind.STAGE, self._state.layout.num_parameters, 1, self.name)
             self._start_over(
-                f"{self._gate.max_worse} evaluations in a row proved it worse than what is served"
-                if is_finite
-                else "its loss on a held-out sample is not finite"
+                "its loss on a held-out sample is not finite"
+                if verdict is Verdict.NOT_FINITE
+                else f"{self._gate.max_worse} evaluations in a row proved it worse than what is "
+                "served"
             )
 
     def _start_over(self, reason: str) -> None:

@@ -142,6 +142,31 @@ def test_a_slice_with_few_samples_in_all_is_judged_by_what_it_has() -> None:
     assert trial.verdict(**MORE) is Verdict.BETTER
 
 
+def test_once_better_is_proven_only_slices_in_doubt_are_read_on() -> None:
+    trial = Trial(CONFIG, slice_sizes={"a": 500, "b": 500, "c": 500})
+    assert trial.wants("a")
+    for each in [*wave(-0.5, 60), *wave(0.2, 8, "b", swing=1.0), *wave(-0.5, 3, "c")]:
+        trial.add(each)
+    assert [name for name in ("a", "b", "c", "unseen") if trial.wants(name)] == ["b", "c", "unseen"]
+
+    for each in [*wave(-0.2, 20, "b"), *wave(-0.5, 1, "c")]:
+        trial.add(each)
+    assert not any(map(trial.wants, ("a", "b", "c")))
+
+
+def test_a_slice_too_small_for_its_mean_is_refused_only_when_it_is_surely_worse() -> None:
+    def trial_with(small: list[PairedLoss], size: int) -> Trial:
+        trial = Trial(CONFIG, slice_sizes={"a": 500, "b": size})
+        for each in [*wave(-0.5, 60), *small]:
+            trial.add(each)
+        return trial
+
+    wavering, steady = wave(0.2, 4, "b", swing=1.0), wave(0.5, 4, "b", swing=0.1)
+    assert trial_with(wavering, 4).verdict(**MORE) is Verdict.BETTER
+    assert trial_with(wavering, 8).verdict(**ALL) is Verdict.SLICE_WORSE
+    assert trial_with(steady, 4).verdict(**ALL) is Verdict.SLICE_WORSE
+
+
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", ["a", GENERAL])
 def test_one_candidate_loss_that_is_not_finite_refuses_at_once(loss: float, name: str) -> None:

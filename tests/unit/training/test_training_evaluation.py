@@ -12,8 +12,10 @@ from collm.gate.trial import Verdict
 from collm.lora.state import AdapterState
 from collm.model.decoder import Decoder
 from collm.pacing.quanta import Quantum, QuantumKind
-from collm.training.events import ShadowReset, TrainingEvent
+from collm.training.events import JobFinished, ShadowReset, TrainingEvent
 from collm.training.job import Job
+from collm.training.open_trial import OpenTrial
+from collm.training.samples import TokenSample
 from collm.training.trainer import Trainer
 from factories.training import (
     baselines,
@@ -109,15 +111,29 @@ def test_losses_that_are_known_are_not_measured_again(decoder: Decoder) -> None:
         assert rows == sum(sample.num_rows for sample in HELD_OUT)
 
 
-def test_held_out_samples_take_turns(decoder: Decoder) -> None:
+def read_ids(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list to which every sample that a trial counts adds its id."""
+    seen: list[str] = []
+    count = OpenTrial.add
+
+    def counted(trial: OpenTrial, sample: TokenSample, active_loss: float) -> None:
+        seen.append(sample.sample_id)
+        count(trial, sample, active_loss)
+
+    monkeypatch.setattr(OpenTrial, "add", counted)
+    return seen
+
+
+def test_held_out_samples_take_turns(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     held_out = lessons(24, RIGHT, seed=2)
     gate = gate_config(min_samples=6, max_samples=6, rotate_share=0.5, error=1e-9)
     config = job_config(micro_batch_tokens=80, tokens_per_step=160, **QUICK)
     job = make_job(decoder, config, training=TRAINING, held_out=held_out, gate=gate)
-    trainer, seen = trainer_of(job), []
+    trainer, read, seen = trainer_of(job), read_ids(monkeypatch), []
     for _ in range(8):
         run_until(trainer, evaluations)
-        seen.append(frozenset(job._examiner._candidate))
+        seen.append(frozenset(read))
+        read.clear()
     assert len(frozenset.union(*seen)) == 24
     assert all(a & b for a, b in zip(seen, seen[1:], strict=False)), "some stay"
 
@@ -188,9 +204,8 @@ def test_a_loss_that_is_not_finite_starts_the_shadow_over(decoder: Decoder) -> N
     trainer = trainer_of(job)
     run_until(trainer, lambda e: evaluations(e) and evaluations(e)[-1].candidate)
     served = job._examiner.served
-    run_quanta(trainer, lambda q: q.kind is QuantumKind.PREPARE)
-    run_quanta(trainer, lambda q: q.kind is QuantumKind.EVALUATE_FORWARD)
-    job._state.shadow.load_parameters(torch.full_like(job._state.shadow.parameters, math.nan))
+    huge = torch.full_like(job._state.shadow.parameters, 1e30)  # finite, but not what it computes
+    job._state.shadow.load_parameters(huge)
     events = run_until(trainer, resets)
     (broken,) = evaluations(events)
     assert broken.report.verdict is Verdict.NOT_FINITE
@@ -259,12 +274,14 @@ def test_a_restored_shadow_must_beat_what_is_served_now(decoder: Decoder) -> Non
     assert report.candidate is None
 
 
-def test_a_removed_held_out_sample_is_not_judged_by(decoder: Decoder) -> None:
+def test_a_removed_held_out_sample_is_not_judged_by(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held_out = lessons(30, RIGHT, seed=2)
     config = job_config(**QUICK)
     gate = gate_config(min_samples=20, error=1e-6)
     job = make_job(decoder, config, training=TRAINING, held_out=held_out, gate=gate)
-    trainer = trainer_of(job)
+    trainer, read = trainer_of(job), read_ids(monkeypatch)
     run_until(trainer, baselines)
     run_quanta(trainer, lambda q: q.kind is QuantumKind.STAGE)
     gone = {sample.sample_id for sample in held_out[:20]}
@@ -272,7 +289,8 @@ def test_a_removed_held_out_sample_is_not_judged_by(decoder: Decoder) -> None:
         assert trainer.remove_sample("a", sample_id)
     (report,) = evaluations(run_until(trainer, evaluations))
     assert report.num_samples == 10
-    assert not gone & job._examiner._candidate.keys()
+    assert len(read) == 10
+    assert not gone & set(read)
 
 
 def test_evaluations_keep_to_their_share_of_what_was_learned(decoder: Decoder) -> None:
@@ -308,19 +326,47 @@ def test_a_trial_waits_until_enough_of_each_slice_is_affordable(decoder: Decoder
     assert all(sums.n >= 3 for sums in first.report.slices.values())
 
 
-def test_a_trial_that_runs_out_of_allowance_proves_nothing_and_saves_up(decoder: Decoder) -> None:
-    """So much proof is asked for that no trial which is affordable at first can give it."""
-    held_out = lessons(120, RIGHT, seed=20)
+def saving_job(decoder: Decoder, **config: object) -> Job:
+    """Return a job with less to spend at first than the proof that is asked for takes."""
     gate = gate_config(min_samples=12, error=1e-12, evaluation_share=0.1)
-    config = job_config(learning_rate=5e-3, evaluate_every=1)
-    job = make_job(decoder, config, training=TRAINING, held_out=held_out, gate=gate)
-    reports = evaluations(
-        run_until(trainer_of(job), lambda e: any(r.candidate for r in evaluations(e)))
+    return make_job(
+        decoder,
+        job_config(learning_rate=5e-3, evaluate_every=1, **config),
+        training=TRAINING,
+        held_out=lessons(120, RIGHT, seed=20),
+        gate=gate,
     )
-    *refused, passed = reports
-    assert refused
-    assert {r.report.verdict for r in refused} == {Verdict.NOT_SHOWN}
-    assert passed.num_samples > refused[0].num_samples
+
+
+def test_a_trial_that_runs_out_of_allowance_waits_and_goes_on_with_the_same_candidate(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, read = saving_job(decoder), read_ids(monkeypatch)
+    trainer = trainer_of(job)
+    run_until(trainer, lambda _: job._examiner.has_open_trial and read)
+    begun_at, frozen = job.num_steps, job._examiner._open.candidate
+    (report,) = evaluations(run_until(trainer, evaluations))
+    assert report.step == begun_at < job.num_steps
+    assert report.report.verdict is Verdict.BETTER
+    assert report.candidate is frozen
+    assert report.num_samples == len(read) == len(set(read))
+
+
+def test_a_trial_that_waits_ends_with_the_version_it_was_held_against(decoder: Decoder) -> None:
+    job = saving_job(decoder)
+    trainer = trainer_of(job)
+    run_until(trainer, lambda _: job._examiner.has_open_trial)
+    trainer.reset("a", taught_state(decoder, RIGHT))
+    assert not job._examiner.has_open_trial
+
+
+def test_the_last_shadow_is_tried_after_a_trial_that_waited(decoder: Decoder) -> None:
+    job = saving_job(decoder, total_steps=12)
+    trainer = trainer_of(job)
+    run_until(trainer, lambda _: job._examiner.has_open_trial)
+    events = run_until(trainer, lambda e: any(isinstance(x, JobFinished) for x in e))
+    waited, *_, last = evaluations(events)
+    assert waited.step < last.step == 12
 
 
 def test_weights_have_no_say_in_evaluations(decoder: Decoder) -> None:
