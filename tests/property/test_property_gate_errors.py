@@ -98,7 +98,8 @@ def test_the_error_holds_along_a_chain_that_reuses_its_held_out_samples() -> Non
             sample_id: loss + rng.gauss(0.0, 0.3) for sample_id, loss in difficulty.items()
         }
         trial = Trial(CONFIG)
-        for sample_id in rotation.order(pool):
+        order = rotation.order(pool)
+        for sample_id in order:
             trial.add(
                 PairedLoss(
                     sample_id=sample_id,
