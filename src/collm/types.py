@@ -103,6 +103,8 @@ class TokenEvent:
     """The adapter version that serves the request; ``None`` if it never started."""
     num_cached_tokens: int = 0
     """Prompt tokens whose keys and values came from the prefix cache."""
+    admitted_at_s: float | None = None
+    """When the choice first left the queue; ``None`` if it never did."""
     logprobs: TokenLogprobs | None = None
     error: Exception | None = None
     """Why the request failed, with ``FinishReason.ERROR``."""

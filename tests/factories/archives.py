@@ -160,8 +160,11 @@ class InstantArchive(Archive):
         else:
             super().write(action, then)
 
-    def save_checkpoint(self, snapshot: TrainingSnapshot, job_id: str) -> None:
+    def save_checkpoint(
+        self, snapshot: TrainingSnapshot, job_id: str, on_saved: Callable[[], None] = lambda: None
+    ) -> None:
         self.snapshots.append(snapshot)
+        on_saved()
 
 
 def job_record(job_id: str = "ftjob-1", adapter: str = "tutor", **fields: Any) -> JobRecord:

@@ -209,6 +209,7 @@ class Rig:
     archive: InstantArchive
     learner: Learner
     board: Board
+    metrics: ReplicaMetrics
     events: dict[str, list[TokenEvent]]
     quanta_before: dict[str, int]
     """Quanta that had run when a request's first event came."""
@@ -321,6 +322,7 @@ def build_rig(
         archive=archive,
         learner=learner,
         board=board,
+        metrics=metrics,
         events=events,
         quanta_before=quanta_before,
     )

@@ -1,12 +1,14 @@
 """One adapter's rounds over fake members."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 from collm.cluster.aggregating import Aggregation
 from collm.cluster.coordinator import Coordinator
 from collm.cluster.round_config import RoundConfig
 from collm.cluster.round_machine import RoundMachine
+from collm.cluster.round_path import RoundObserver
 from collm.cluster.spreading import Spreader
 from collm.cluster.timing import Timing
 from collm.federated.rounds import RoundPlan, RoundStatus
@@ -31,6 +33,7 @@ class Rounds:
         folder: FrontFolder,
         config: RoundConfig | None = None,
         within_s: float = 2.0,
+        observers: Sequence[RoundObserver] = (),
     ) -> None:
         self.config = config or RoundConfig(adapter=ADAPTER, deadline_s=60.0)
         self.cluster = cluster
@@ -53,6 +56,7 @@ class Rounds:
             ),
             spreader=self.spreader,
             is_promoting=asyncio.Lock(),
+            observers=observers,
         )
 
     def start(self) -> RoundRecord:

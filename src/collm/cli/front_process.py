@@ -3,12 +3,14 @@
 import asyncio
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import httpx
 import typer
 
+from collm.cli.round_metrics import count_round
 from collm.clock import MonotonicClock
 from collm.cluster.aggregating import ChildAggregator
 from collm.cluster.client import ReplicaControl
@@ -23,6 +25,7 @@ from collm.cluster.sent import Sent
 from collm.cluster.spreading import Spreader
 from collm.cluster.timing import Timing
 from collm.config import CollmConfig
+from collm.metrics.front import FrontMetrics
 from collm.server.front.app import make_front_app
 from collm.server.front.backends import FrontBackends
 from collm.server.front.run import run_front as serve
@@ -44,7 +47,7 @@ def run_front(
         ConfigError: The address cannot be had, or the front's folder is in use.
         CollmError: The front cannot go on.
     """
-    clock, sent = MonotonicClock(), Sent()
+    clock, sent, metrics = MonotonicClock(), Sent(), FrontMetrics()
     # Replicas are reached as they are listed, whatever proxy the environment names.
     client = httpx.AsyncClient(trust_env=False)
     registry = Registry(HttpSnapshotSource(client), sent, clock, config.cluster.registry)
@@ -71,6 +74,7 @@ def run_front(
             base_model=config.model.served_name,
             demand=sent.demand,
             spreader=Spreader(members, folder, timing),
+            observers=(partial(count_round, metrics),),
         )
         backends = FrontBackends(
             registry=registry,
@@ -78,6 +82,7 @@ def run_front(
             sent=sent,
             clock=clock,
             rounds=coordinator,
+            metrics=metrics,
         )
         serve(
             make_front_app(backends, config.server),

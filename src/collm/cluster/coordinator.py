@@ -11,6 +11,7 @@ from collm.cluster.backoff import Backoff
 from collm.cluster.members import Members
 from collm.cluster.round_config import RoundConfig
 from collm.cluster.round_machine import RoundMachine
+from collm.cluster.round_path import RoundObserver
 from collm.cluster.round_rules import choose_members
 from collm.cluster.spreading import CatchUp, Spread, Spreader
 from collm.cluster.timing import Timing
@@ -47,6 +48,7 @@ class Coordinator:
         base_model: str,
         demand: Demand,
         spreader: Spreader,
+        observers: Sequence[RoundObserver] = (),
     ) -> None:
         """Coordinate; nothing happens before ``run``.
 
@@ -59,6 +61,7 @@ class Coordinator:
             base_model: The base model's id, for the files of versions.
             demand: How busy members are.
             spreader: Brings versions to replicas.
+            observers: Told of each round that ends.
         """
         self._configs = tuple(configs)
         self._members = members
@@ -80,6 +83,7 @@ class Coordinator:
                 ),
                 spreader=spreader,
                 is_promoting=self._is_promoting[config.adapter],
+                observers=observers,
             )
             for config in configs
         }

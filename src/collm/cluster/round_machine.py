@@ -12,7 +12,7 @@ before the next begins. A process killed anywhere therefore goes on where it was
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from collm.cluster.aggregating import Aggregation
@@ -20,6 +20,7 @@ from collm.cluster.collecting import Collection
 from collm.cluster.gating import Gating
 from collm.cluster.members import Members
 from collm.cluster.round_config import RoundConfig
+from collm.cluster.round_path import RoundObserver, RoundPath, Stage
 from collm.cluster.round_rules import MAX_STALE_ROUNDS
 from collm.cluster.spreading import Spreader
 from collm.cluster.timing import Timing
@@ -46,6 +47,7 @@ class RoundMachine:
         aggregation: Aggregation,
         spreader: Spreader,
         is_promoting: asyncio.Lock,
+        observers: Sequence[RoundObserver] = (),
     ) -> None:
         """Run rounds as ``config`` says.
 
@@ -57,6 +59,7 @@ class RoundMachine:
             aggregation: Makes candidates.
             spreader: Brings versions to replicas.
             is_promoting: Held while the adapter's active version changes.
+            observers: Told of each round that ends.
         """
         self._config = config
         self._members = members
@@ -65,6 +68,7 @@ class RoundMachine:
         self._aggregation = aggregation
         self._spreader = spreader
         self._is_promoting = is_promoting
+        self._observers = tuple(observers)
         self._steps = {
             RoundStatus.PLANNED: self._ask,
             RoundStatus.TRAINING: self._collect,
@@ -75,9 +79,15 @@ class RoundMachine:
 
     async def run(self, record: RoundRecord) -> RoundRecord:
         """Take a round from where it is to its end, and return it as it is then."""
+        stages: list[Stage] = []
         while record.ended_at_s is None:
             _log.info("%s round %d: %s", record.adapter, record.round, record.status)
-            record = await self._steps[RoundStatus(record.status)](record)
+            name, started_at_s = record.status, self._timing.wall_s()
+            record = await self._steps[RoundStatus(name)](record)
+            stages.append(Stage(name, started_at_s, self._timing.wall_s()))
+        parts = self._folder.rounds.members(record.adapter, record.round)
+        for tell in self._observers:
+            tell(RoundPath(record=record, members=parts, stages=tuple(stages)))
         _log.info("%s round %d: %s, %s", record.adapter, record.round, record.status, record.reason)
         oldest = record.round - MAX_STALE_ROUNDS
         await asyncio.to_thread(self._folder.updates.discard_before, record.adapter, oldest)

@@ -106,6 +106,11 @@ class Scheduler:
         """Sequences that wait for admission, preempted ones included."""
         return len(self._waiting)
 
+    def models(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the model names that running sequences ask for, and those that waiting ones do."""
+        running = frozenset(sequence.request.model for sequence in self._running)
+        return running, self._waiting.models()
+
     def progress(self) -> tuple[SequenceProgress, ...]:
         """Return how far every sequence is: running ones first, then waiting ones, in order."""
         running = [sequence.progress(is_running=True) for sequence in self._running]
@@ -339,6 +344,7 @@ class Scheduler:
             finish_reason=reason,
             version=sequence.binding.version if sequence.binding else None,
             num_cached_tokens=sequence.num_cached_tokens,
+            admitted_at_s=sequence.admitted_at_s,
             logprobs=token.logprobs,
         )
 
@@ -397,6 +403,7 @@ def _end_event(
         finish_reason=reason,
         version=sequence.binding.version if sequence.binding else None,
         num_cached_tokens=sequence.num_cached_tokens,
+        admitted_at_s=sequence.admitted_at_s,
         error=error,
     )
 

@@ -61,6 +61,10 @@ class WaitingQueue:
         num_kept = self._max_len // _KEPT_SHARE if model in self._num_by_model else 0
         return max(0, self._max_len - num_kept - len(self._sequences))
 
+    def models(self) -> frozenset[str]:
+        """Return the model names that sequences ask for."""
+        return frozenset(self._num_by_model)
+
     def progress(self) -> tuple[SequenceProgress, ...]:
         """Return the progress of all waiting sequences, in order."""
         if self._snapshot is None:

@@ -288,6 +288,11 @@ class AdapterStore:
         )
 
     @property
+    def num_slots(self) -> int:
+        """Slots there are."""
+        return self._bank.num_slots
+
+    @property
     def num_free_slots(self) -> int:
         """Slots that hold no version."""
         return len(self._free_slots)

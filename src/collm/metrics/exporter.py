@@ -1,128 +1,24 @@
-"""What one replica shows to Prometheus: ``collm_…`` plus the vLLM names dashboards know."""
+"""What one replica shows to Prometheus."""
 
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
 
+from collm.metrics.learning import LearningMetrics
 from collm.metrics.loop_times import LoopTimes
+from collm.metrics.metric_set import Definition
 from collm.metrics.records import BLAMELESS, Objectives, Outcome, RequestRecord
-from collm.types import StepLoad, VersionId
+from collm.metrics.serving import ServingMetrics
+from collm.types import BASE, StepLoad, VersionId
 
 Work = Literal["serve", "train", "evaluate", "idle"]
+Origin = Literal["learned", "brought"]
+RollbackCause = Literal["asked", "regression"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Media type of what ``ReplicaMetrics.render`` returns."""
-
-LATENCY_BUCKETS_S = (
-    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 15.0, 30.0, 60.0,
-)  # fmt: skip
-"""From a GPU's token to a long answer on a CPU; 0.1 and 0.8 are the default objectives."""
-
-
-class ServingMetrics:
-    """Requests, tokens, queues and blocks."""
-
-    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, ["model_name", *labels], registry=registry)
-
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(name, text, ["model_name"], registry=registry).labels(model_name)
-
-        def histogram(name: str, text: str) -> Histogram:
-            return Histogram(
-                name, text, ["model_name"], buckets=LATENCY_BUCKETS_S, registry=registry
-            ).labels(model_name)
-
-        self.running = gauge("vllm:num_requests_running", "Requests that hold KV blocks.")
-        self.waiting = gauge("vllm:num_requests_waiting", "Requests that wait for admission.")
-        self.cache_usage = gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.")
-        self.old_cache_usage = gauge(
-            "vllm:gpu_cache_usage_perc", "The same under its older name, also on a CPU."
-        )
-        self.prompt_tokens = counter(
-            "vllm:prompt_tokens_total", "Prompt tokens of finished requests."
-        ).labels(model_name)
-        self.generation_tokens = counter(
-            "vllm:generation_tokens_total", "Output tokens of finished requests."
-        ).labels(model_name)
-        self.preemptions = counter(
-            "vllm:num_preemptions_total", "Sequences that lost their KV blocks to others."
-        ).labels(model_name)
-        self.prefix_queries = counter(
-            "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache."
-        ).labels(model_name)
-        self.prefix_hits = counter(
-            "vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache."
-        ).labels(model_name)
-        self.successes = counter(
-            "vllm:request_success_total", "Completed requests.", "finished_reason"
-        )
-        self.ttft = histogram("vllm:time_to_first_token_seconds", "Arrival to first token.")
-        self.tpot = histogram(
-            "vllm:request_time_per_output_token_seconds",
-            "Mean time per token after the first, one value per request.",
-        )
-        self.token_gap = histogram(
-            "vllm:inter_token_latency_seconds", "Each single time between two tokens."
-        )
-        self.old_token_gap = histogram(
-            "vllm:time_per_output_token_seconds", "The same under its older name."
-        )
-        self.latency = histogram("vllm:e2e_request_latency_seconds", "Arrival to last token.")
-        self.outcomes = counter("collm_requests_total", "Requests by outcome.", "outcome")
-        self.slo = counter(
-            "collm_slo_requests_total", "Requests by whether every objective was met.", "result"
-        )
-        self.longest_gap = histogram(
-            "collm_longest_token_gap_seconds", "Longest time between two tokens of a request."
-        )
-        self.step_tokens = counter(
-            "collm_step_tokens_total", "Tokens computed while serving.", "phase"
-        )
-        self.used_blocks = gauge("collm_kv_blocks_used", "KV blocks in use.")
-        self.num_blocks = gauge("collm_kv_blocks", "KV blocks there are.")
-
-
-class LearningMetrics:
-    """Training, evaluation and versions; the loop's time by kind of work."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, labels, registry=registry)
-
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(name, text, labels, registry=registry)
-
-        self.loop_seconds = counter(
-            "collm_loop_seconds_total", "Time of the step loop by kind of work.", "work"
-        )
-        self.quantum_seconds = Histogram(
-            "collm_quantum_seconds",
-            "Time of one training quantum.",
-            ["kind"],
-            buckets=LATENCY_BUCKETS_S,
-            registry=registry,
-        )
-        self.training_tokens = counter(
-            "collm_training_tokens_total", "Tokens trained on, padding left out.", "adapter"
-        )
-        self.optimizer_steps = counter(
-            "collm_optimizer_steps_total", "Optimizer steps on the shadow.", "adapter"
-        )
-        self.training_loss = gauge(
-            "collm_training_loss", "Loss of the latest optimizer step, nats per token.", "adapter"
-        )
-        self.held_out_loss = gauge(
-            "collm_held_out_loss", "Latest held-out loss, nats per token.", "adapter"
-        )
-        self.promotions = counter(
-            "collm_promotions_total", "Versions made active, rollbacks included.", "adapter"
-        )
-        self.active_version = gauge(
-            "collm_active_version_info", "1 for the version that new requests get.",
-            "adapter", "version",
-        )  # fmt: skip
 
 
 class ReplicaMetrics:
@@ -133,23 +29,51 @@ class ReplicaMetrics:
     Args:
         model_name: The base model's id, a label of all serving metrics.
         objectives: What ``collm_slo_requests_total`` holds requests against.
+        wall_s: Seconds since 1970.
     """
 
-    def __init__(self, model_name: str, objectives: Objectives) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        objectives: Objectives,
+        *,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
         self._model_name = model_name
         self._objectives = objectives
+        self._wall_s = wall_s
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
         self._serving = ServingMetrics(self._registry, model_name)
         self._learning = LearningMetrics(self._registry)
         self._active: dict[str, VersionId] = {}
+        self._training: set[str] = set()
         self.times = LoopTimes()
         loop_seconds = self._learning.loop_seconds
         self._serve_seconds = loop_seconds.labels("serve")
         self._idle_seconds = loop_seconds.labels("idle")
         self._prefill_tokens = self._serving.step_tokens.labels(model_name, "prefill")
         self._decode_tokens = self._serving.step_tokens.labels(model_name, "decode")
+        # Present from the start: an alert on a share has no gap before the first miss.
         for outcome in get_args(Outcome):
             self._serving.outcomes.labels(model_name, outcome)
+        for result in ("met", "missed"):
+            self._serving.slo.labels(model_name, result)
+        for name, seconds in (("ttft", objectives.ttft_s), ("tpot", objectives.tpot_s)):
+            self._serving.objective.labels(model_name, name).set(seconds)
+        self.set_jobs({})
+
+    @property
+    def serving_definitions(self) -> tuple[Definition, ...]:
+        """What the metrics of serving mean."""
+        return tuple(self._serving.definitions)
+
+    @property
+    def learning_definitions(self) -> tuple[Definition, ...]:
+        """What the metrics of learning mean."""
+        return tuple(self._learning.definitions)
+
+    # Serving
 
     def observe_request(self, record: RequestRecord) -> None:
         """Count a request that ended, whatever its outcome."""
@@ -157,15 +81,27 @@ class ReplicaMetrics:
         serving.outcomes.labels(name, record.outcome).inc()
         serving.prompt_tokens.inc(record.num_prompt_tokens)
         serving.generation_tokens.inc(record.num_output_tokens)
+        serving.mixed.inc(record.is_mixed)
         if record.outcome not in BLAMELESS:
             result = "met" if record.met(self._objectives) else "missed"
             serving.slo.labels(name, result).inc()
         if record.outcome == "completed":
-            serving.successes.labels(name, record.finish_reason or "stop").inc()
-            _observe_if_known(serving.latency, record.latency_s)
+            self._observe_completed(record)
         _observe_if_known(serving.ttft, record.ttft_s)
         _observe_if_known(serving.tpot, record.tpot_s)
         _observe_if_known(serving.longest_gap, record.max_gap_s)
+
+    def _observe_completed(self, record: RequestRecord) -> None:
+        serving = self._serving
+        serving.successes.labels(self._model_name, record.finish_reason or "stop").inc()
+        serving.prompt_length.observe(record.num_prompt_tokens)
+        serving.output_length.observe(record.num_output_tokens)
+        _observe_if_known(serving.latency, record.latency_s)
+        _observe_if_known(serving.queue_time, record.queue_s)
+        _observe_if_known(serving.prefill_time, record.prefill_s)
+        _observe_if_known(serving.decode_time, record.decode_s)
+        if record.admitted_at_s is not None and record.last_token_at_s is not None:
+            serving.inference_time.observe(record.last_token_at_s - record.admitted_at_s)
 
     def observe_token_gap(self, seconds: float) -> None:
         """Count one time between two tokens of a request."""
@@ -180,24 +116,21 @@ class ReplicaMetrics:
         self._prefill_tokens.inc(load.num_prefill_tokens)
         self._decode_tokens.inc(load.num_decode_tokens)
 
-    def observe_quantum(
-        self, kind: str, seconds: float, work: Literal["train", "evaluate"] = "train"
-    ) -> None:
-        """Count one quantum of training or of held-out evaluation."""
-        self.times.add(work, seconds)
-        self.times.add_quantum(kind, seconds)
-        self._learning.quantum_seconds.labels(kind).observe(seconds)
-        self._learning.loop_seconds.labels(work).inc(seconds)
-
-    def observe_idle(self, seconds: float) -> None:
-        """Count time in which the loop had nothing to do."""
-        self.times.add("idle", seconds)
-        self._idle_seconds.inc(seconds)
-
     def set_queue(self, num_running: int, num_waiting: int) -> None:
-        """Show how many requests run and wait."""
+        """Show how many sequences run and wait."""
         self._serving.running.set(num_running)
         self._serving.waiting.set(num_waiting)
+
+    def set_adapters(self, running: Iterable[str], waiting: Iterable[str], max_loaded: int) -> None:
+        """Show which adapters running and waiting requests ask for, and how many can be loaded."""
+        gauge = self._serving.lora_requests
+        gauge.clear()  # one series at a time, whatever the combination
+        names = (",".join(sorted(running)), ",".join(sorted(waiting)))
+        gauge.labels(self._model_name, max_loaded, *names).set(self._wall_s())
+
+    def describe_cache(self, block_size: int, num_blocks: int) -> None:
+        """Show the shape of the KV cache."""
+        self._serving.cache_config.labels(self._model_name, block_size, num_blocks).set(1)
 
     def set_cache_usage(self, num_used_blocks: int, num_blocks: int) -> None:
         """Show how full the KV cache is; raises ``ZeroDivisionError`` without any block."""
@@ -216,33 +149,107 @@ class ReplicaMetrics:
         """Count sequences that lost their KV blocks."""
         self._serving.preemptions.inc(num_sequences)
 
-    def training_step(self, adapter: str, num_tokens: int, loss: float) -> None:
+    # The loop's time
+
+    def observe_quantum(
+        self, kind: str, seconds: float, work: Literal["train", "evaluate"] = "train"
+    ) -> None:
+        """Count one quantum of training or of held-out evaluation."""
+        self.times.add(work, seconds)
+        self.times.add_quantum(kind, seconds)
+        self._learning.quantum_seconds.labels(kind).observe(seconds)
+        self._learning.loop_seconds.labels(work).inc(seconds)
+
+    def observe_idle(self, seconds: float, *, is_held_back: bool = False) -> None:
+        """Count time in which the loop did nothing; ``is_held_back``: training was not allowed."""
+        self.times.add("idle", seconds)
+        self._idle_seconds.inc(seconds)
+        if is_held_back:
+            self._learning.held_back.inc(seconds)
+
+    def show_credit(self, share: Callable[[], float]) -> None:
+        """Show, at each look, what ``share`` returns: the time that training has for sure."""
+        self._learning.credit_share.set_function(share)
+
+    # Learning
+
+    def set_jobs(self, num_by_status: Mapping[str, int]) -> None:
+        """Show how many jobs there are of each status: ``running``, ``paused``."""
+        for status in ("running", "paused"):
+            self._learning.jobs.labels(status).set(num_by_status.get(status, 0))
+
+    def job_began(self, adapter: str) -> None:
+        """Note that a job trains from now on; what it starts from is on disk."""
+        self._training.add(adapter)
+        self.checkpoint_saved(adapter)
+
+    def job_ended(self, adapter: str, status: str) -> None:
+        """Count a job that trains no more."""
+        self._training.discard(adapter)
+        self._learning.ended_jobs.labels(status).inc()
+        self._learning.checkpoint_at.remove(adapter)
+
+    def checkpoint_saved(self, adapter: str) -> None:
+        """Show that a job's state of now is on disk, unless the job has ended meanwhile."""
+        if adapter in self._training:
+            self._learning.checkpoint_at.labels(adapter).set(self._wall_s())
+
+    def training_step(
+        self, adapter: str, num_tokens: int, loss: float, *, was_skipped: bool = False
+    ) -> None:
         """Count one optimizer step over ``num_tokens`` with its mean loss in nats per token."""
         self._learning.optimizer_steps.labels(adapter).inc()
+        self._learning.skipped_steps.labels(adapter).inc(was_skipped)
         self._learning.training_tokens.labels(adapter).inc(num_tokens)
         self._learning.training_loss.labels(adapter).set(loss)
 
-    def held_out(self, adapter: str, loss: float) -> None:
-        """Show the latest held-out loss in nats per token."""
+    def measured(self, adapter: str, loss: float, active_loss: float) -> None:
+        """Show the latest held-out losses of shadow and active version, in nats per token."""
         self._learning.held_out_loss.labels(adapter).set(loss)
+        version = self._active.get(adapter, BASE)
+        self._learning.active_loss.labels(adapter, version).set(active_loss)
 
-    def promoted(self, adapter: str, version: VersionId) -> None:
-        """Count a promotion and show the version that is active now."""
-        before = self._active.get(adapter)
-        if before is not None and before != version:
-            self._learning.active_version.remove(adapter, before)
+    def judged(self, adapter: str, verdict: str, num_samples: int) -> None:
+        """Count a verdict on a candidate."""
+        self._learning.decisions.labels(adapter, verdict).inc()
+        self._learning.compared_samples.labels(adapter).inc(num_samples)
+
+    # Versions
+
+    def serves(self, adapter: str, version: VersionId) -> None:
+        """Show the version that is active now."""
+        before = self._active.get(adapter, BASE)
+        if before == version:
+            return
+        self._forget(adapter, before)
         self._active[adapter] = version
         self._learning.active_version.labels(adapter, version).set(1)
-        self._learning.promotions.labels(adapter).inc()
+
+    def promoted(self, adapter: str, version: VersionId, origin: Origin) -> None:
+        """Count a promotion and show the version that is active now."""
+        self._learning.promotions.labels(adapter, origin).inc()
+        self.serves(adapter, version)
+
+    def rolled_back(self, adapter: str, version: VersionId, cause: RollbackCause) -> None:
+        """Count a rollback and show the version that is active now; ``BASE`` is none."""
+        self._learning.rollbacks.labels(adapter, cause).inc()
+        if version == BASE:
+            self.unloaded(adapter)
+        else:
+            self.serves(adapter, version)
 
     def unloaded(self, adapter: str) -> None:
         """Show no active version of an adapter any more."""
-        if (before := self._active.pop(adapter, None)) is not None:
-            self._learning.active_version.remove(adapter, before)
+        self._forget(adapter, self._active.pop(adapter, BASE))
 
     def render(self) -> bytes:
         """Return everything in Prometheus' text format (``CONTENT_TYPE``)."""
         return generate_latest(self._registry)
+
+    def _forget(self, adapter: str, version: VersionId) -> None:
+        """Drop the series of a version that is no longer active; without any, nothing happens."""
+        self._learning.active_version.remove(adapter, version)
+        self._learning.active_loss.remove(adapter, version)
 
 
 def _observe_if_known(histogram: Histogram, seconds: float | None) -> None:

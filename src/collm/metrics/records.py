@@ -40,6 +40,8 @@ class RequestRecord:
     site: str = ""
     kind: Kind = "length"
     arrived_at_s: float
+    admitted_at_s: float | None = None
+    """When it first left the queue, if the recorder could see that."""
     first_token_at_s: float | None = None
     last_token_at_s: float | None = None
     num_prompt_tokens: int = 0
@@ -80,6 +82,25 @@ class RequestRecord:
         if self.last_token_at_s is None:
             return None
         return self.last_token_at_s - self.arrived_at_s
+
+    @property
+    def queue_s(self) -> float | None:
+        """Return the time from arrival to first admission."""
+        return None if self.admitted_at_s is None else self.admitted_at_s - self.arrived_at_s
+
+    @property
+    def prefill_s(self) -> float | None:
+        """Return the time from first admission to the first token."""
+        if self.admitted_at_s is None or self.first_token_at_s is None:
+            return None
+        return self.first_token_at_s - self.admitted_at_s
+
+    @property
+    def decode_s(self) -> float | None:
+        """Return the time from the first token to the last."""
+        if self.first_token_at_s is None or self.last_token_at_s is None:
+            return None
+        return self.last_token_at_s - self.first_token_at_s
 
     @property
     def is_mixed(self) -> bool:

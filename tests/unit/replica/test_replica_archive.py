@@ -97,8 +97,9 @@ def test_what_was_submitted_is_on_record_when_it_is_confirmed(started, data):
 
 def test_checkpoint_names_its_base_and_its_job(started, data):
     snapshot = TrainingSnapshot(adapter="a", tensors={"x": torch.ones(2)}, meta={"num_steps": "4"})
-    started.archive.save_checkpoint(snapshot, "ftjob-1")
-    started.archive.submit(lambda _: None).result(30)
+    saved: Future[None] = Future()
+    started.archive.save_checkpoint(snapshot, "ftjob-1", lambda: saved.set_result(None))
+    saved.result(30)
     checkpoint = data.checkpoints.load("a")
     assert checkpoint.meta == {
         "num_steps": "4",
@@ -134,7 +135,9 @@ def test_failed_writes_are_reported_and_later_ones_succeed(started, data, monkey
         answer = started.answer()
         assert isinstance(answer, PromotionFailed)
         assert answer.published is message
-        started.archive.save_checkpoint(TrainingSnapshot(adapter="a", tensors={}, meta={}), "j")
+        saved = []
+        snapshot = TrainingSnapshot(adapter="a", tensors={}, meta={})
+        started.archive.save_checkpoint(snapshot, "j", lambda: saved.append(snapshot))
         seen = Future()
         started.archive.write(
             lambda data: data.decisions.rollback("a@1", "asked for", {}), seen.set_result
@@ -142,6 +145,7 @@ def test_failed_writes_are_reported_and_later_ones_succeed(started, data, monkey
         assert str(seen.result(30)) == "disk full"
         with pytest.raises(OSError, match="disk full"):
             started.archive.submit(fail).result(30)
+        assert saved == []
     assert started.publish(random_adapter(SPEC, 2, seed=3)).version == "a@2"
 
 

@@ -39,3 +39,14 @@ def test_view_shows_blocks_in_use(rig):
     numbers = rig.board.view.numbers
     assert (numbers["running"], numbers["waiting"]) == (1, 0)
     assert 0 < numbers["used_blocks"] < numbers["num_blocks"]
+
+
+def test_metrics_show_adapters_asked_for_and_no_other_names(rig):
+    rig.engine.publish("tutor", "1", random_adapter(rig.engine.spec))
+    rig.submit(greedy("r", [5, 6, 7], model="tutor@1", max_tokens=50))
+    rig.step()
+    rig.engine.add(greedy("q", [5, 6, 7], model="whatever a client says"))
+    rig.board.refresh()
+    text = rig.metrics.render().decode()
+    assert 'running_lora_adapters="tutor",waiting_lora_adapters=""' in text
+    assert "whatever" not in text

@@ -1,6 +1,7 @@
 """The order of things in a step, and what a failure ends; a tiny engine, a clock that is told."""
 
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
@@ -149,3 +150,15 @@ def test_rollback_message_reaches_the_learner(rig):
     rig.inbox.put(Rollback("a", reply))
     rig.step()
     assert reply.exception(0) is not None
+
+
+def test_training_that_the_budget_keeps_waiting_is_seen(rig):
+    rig.loop._budget = SimpleNamespace(
+        begin=lambda *_: None, allows=lambda *_: False, spent=lambda *_: None
+    )
+    report = rig.step()
+    assert (report.num_quanta, report.is_held_back) == (0, True)
+
+
+def test_replica_without_jobs_holds_nothing_back(checkpoint):
+    assert not rig_with_jobs(checkpoint).step().is_held_back

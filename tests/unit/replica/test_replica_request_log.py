@@ -42,7 +42,9 @@ class Log:
     def token(self, now_s, choice=0, finish=None, cached=0):
         self.event(now_s, choice, 7, finish, cached=cached)
 
-    def event(self, now_s, choice=0, token_id=None, finish=None, error=None, cached=0):
+    def event(
+        self, now_s, choice=0, token_id=None, finish=None, error=None, cached=0, admitted_at_s=None
+    ):
         event = TokenEvent(
             request_id=RequestId("r"),
             choice=choice,
@@ -50,6 +52,7 @@ class Log:
             finish_reason=finish,
             version=VersionId("a@1"),
             num_cached_tokens=cached,
+            admitted_at_s=admitted_at_s,
             error=error,
         )
         self.log.observe([event], now_s)
@@ -148,3 +151,11 @@ def test_events_of_an_unknown_or_ended_request_are_ignored():
     log.token(10.1, finish=FinishReason.STOP)
     log.token(10.2, finish=FinishReason.STOP)
     assert log.log.num_finished == 1
+
+
+def test_a_request_left_the_queue_when_its_first_choice_did():
+    log = Log(n=2)
+    log.event(10.5, 0, 7, admitted_at_s=10.25)
+    log.event(10.6, 1, 7, FinishReason.STOP, admitted_at_s=10.5)
+    log.event(10.7, 0, 7, FinishReason.STOP, admitted_at_s=10.25)
+    assert (log.record.queue_s, log.record.prefill_s) == (0.25, 0.25)

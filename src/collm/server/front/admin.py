@@ -13,7 +13,7 @@ from collm.server.front.calls import make_call
 from collm.server.front.front import Front, front_of
 from collm.server.front.gateway import Gateway
 from collm.server.front.listings import MISSING_HEADER
-from collm.server.front.metrics import label_samples
+from collm.server.front.metrics import merge_metrics
 from collm.types import VersionId
 
 router = APIRouter()
@@ -74,11 +74,11 @@ async def show_metrics(http: Request) -> Response:
     """Return the front's metrics, and those of each replica labelled with its name."""
     front = front_of(http)
     gateway = Gateway(front, http)
-    are_live = [member.is_live for member in front.registry.members()]
-    own = front.metrics.render(front.num_open, num_alive=sum(are_live), num_replicas=len(are_live))
+    is_live = {it.endpoint.replica_id: it.is_live for it in front.registry.members()}
+    own = front.metrics.render(front.num_open, is_live)
     replies, _ = await gateway.ask_each(front.registry.table, make_call("GET", "/metrics"))
     texts = [(reply.replica_id, reply.body.decode()) for reply in replies if reply.is_ok]
-    return Response(own + label_samples(texts), media_type=CONTENT_TYPE)
+    return Response(merge_metrics(own, texts), media_type=CONTENT_TYPE)
 
 
 @router.get("/cluster")

@@ -1,7 +1,7 @@
 """What the front's routes act on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from collm.clock import Clock
@@ -10,6 +10,7 @@ from collm.cluster.router import Router
 from collm.cluster.sent import Sent
 from collm.cluster.spreading import Spread
 from collm.errors import UnknownAdapterError
+from collm.metrics.front import FrontMetrics
 
 
 class Rounds(Protocol):
@@ -50,3 +51,5 @@ class FrontBackends:
     clock: Clock
     """The registry's."""
     rounds: Rounds
+    metrics: FrontMetrics = field(default_factory=FrontMetrics)
+    """What is counted here; learning together counts its rounds."""

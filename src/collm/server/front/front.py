@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from fastapi import Request
 
 from collm.clock import Clock
-from collm.cluster.registry import Registry
+from collm.cluster.registry import Registry, RegistryEvent
+from collm.metrics.front import FrontMetrics
 from collm.server.config import ServerConfig
 from collm.server.front.backends import FrontBackends
 from collm.server.front.calls import Call
 from collm.server.front.errors import NoReplicaError, NotReachedError
-from collm.server.front.metrics import FrontMetrics
 from collm.server.front.pool import ConnectionPool, Exchange
 
 
@@ -24,7 +24,6 @@ class Front:
     config: ServerConfig
     pool: ConnectionPool = field(init=False)
     """Connections to the replicas."""
-    metrics: FrontMetrics = field(default_factory=FrontMetrics)
     num_open: int = 0
     """Answers under way."""
     is_ending: bool = False
@@ -32,11 +31,20 @@ class Front:
 
     def __post_init__(self) -> None:
         self.pool = ConnectionPool(self.backends.clock)
+        self.registry.subscribe(self._note)
+        for member in self.registry.members():
+            if member.is_live:
+                self._note(RegistryEvent(member.endpoint.replica_id, "back"))
 
     @property
     def clock(self) -> Clock:
         """The clock of the snapshots."""
         return self.backends.clock
+
+    @property
+    def metrics(self) -> FrontMetrics:
+        """What is counted here."""
+        return self.backends.metrics
 
     @property
     def registry(self) -> Registry:
@@ -68,6 +76,11 @@ class Front:
         except NotReachedError:
             self.registry.suspect(replica_id)
             raise
+
+    def _note(self, event: RegistryEvent) -> None:
+        member = self.registry.member(event.replica_id)
+        if event.kind == "back" and member is not None:
+            self.metrics.replica_answers(event.replica_id, member.endpoint.started_at_s)
 
     def end_open(self) -> None:
         """End every answer under way, each with words that say why."""

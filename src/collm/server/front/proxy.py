@@ -11,13 +11,13 @@ from starlette.types import Receive, Scope, Send
 
 from collm.cluster.lanes import Ticket
 from collm.cluster.routes import Choice, RouteRequest, Turned, TurnedReason
+from collm.metrics.front import Outcome
 from collm.server.disconnects import until_disconnect
 from collm.server.errors import ClientGoneError, ErrorReply
 from collm.server.front.calls import Call, make_call, passed_headers
 from collm.server.front.descriptions import describe
 from collm.server.front.errors import NoReplicaError, TurnedAwayError, UpstreamError
 from collm.server.front.front import Front
-from collm.server.front.metrics import Outcome
 from collm.server.front.pool import Exchange
 from collm.server.front.relay import (
     EVENT_STREAM,

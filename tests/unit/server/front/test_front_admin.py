@@ -4,8 +4,9 @@ import asyncio
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
-from collm.server.front.metrics import label_samples
+from collm.server.front.metrics import merge_metrics
 from factories.front_server import running_front
 
 
@@ -72,11 +73,30 @@ def test_metrics_hold_every_replicas_labelled_with_its_name():
 
 def test_labels_go_before_those_that_are_there():
     text = '# TYPE h histogram\nh_bucket{le="+Inf",m="a{b}"} 3 17\nh_count 3\n'
-    labelled = label_samples([("r0", text)])
+    labelled = merge_metrics("", [("r0", text)])
     assert labelled == (
         '# TYPE h histogram\nh_bucket{replica="r0",le="+Inf",m="a{b}"} 3 17\n'
         'h_count{replica="r0"} 3\n'
     )
+
+
+def test_what_front_and_replicas_both_count_is_described_once():
+    text = "# TYPE cpu counter\ncpu 1.0\n"
+    merged = merge_metrics(text, [("r0", text)])
+    assert merged == '# TYPE cpu counter\ncpu 1.0\ncpu{replica="r0"} 1.0\n'
+
+
+def test_a_replica_that_comes_back_in_a_new_process_counts_as_restarted():
+    async def check(front):
+        endpoints = [upstream.endpoint for upstream in front.upstreams.values()]
+        later = replace(endpoints[0], started_at_s=endpoints[0].started_at_s + 60.0)
+        front.front.registry.adopt([later, endpoints[1]])
+        await front.front.registry.refresh()
+        text = (await front.http.get("/metrics")).text
+        assert 'collm_front_replica_restarts_total{replica="r0"} 1.0' in text
+        assert 'collm_front_replica_restarts_total{replica="r1"} 0.0' in text
+
+    run(check)
 
 
 def test_cluster_shows_replicas_versions_and_rounds():
