@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from collm.cluster.config import ClusterConfig
 from collm.engine.config import MemoryConfig, SchedulerConfig
 from collm.lora.config import LoraConfig
+from collm.metrics.config import TracesConfig
 from collm.model.config import ModelConfig
 from collm.pacing.config import PacingConfig
 from collm.replica.config import ReplicaConfig
@@ -27,3 +28,4 @@ class CollmConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    traces: TracesConfig = field(default_factory=TracesConfig)

@@ -69,6 +69,8 @@ class Request:
     """Number of choices, all served by one adapter version."""
     arrived_at_s: float
     """Arrival on the replica's monotonic clock."""
+    traceparent: str | None = None
+    """The trace that it belongs to, as W3C Trace Context has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from collm.cluster.routing_config import RegistryConfig, RouterConfig
 from collm.cluster.sent import Sent
 from collm.cluster.snapshot_json import to_json
 from collm.errors import UnreachableError
+from collm.metrics.traces import NoTraces, Traces
 from collm.server.config import ServerConfig
 from collm.server.front.app import make_front_app
 from collm.server.front.backends import FrontBackends, NoRounds, Rounds
@@ -66,6 +67,7 @@ async def running_front(
     others: Sequence[Endpoint] = (),
     rounds: Rounds | None = None,
     router: RouterConfig | None = None,
+    traces: Traces | None = None,
     **settings: Any,
 ) -> AsyncIterator[FrontServer]:
     """Serve.
@@ -77,6 +79,7 @@ async def running_front(
         others: Replicas that run elsewhere.
         rounds: Learning together, if there is any.
         router: What the operator set.
+        traces: Where the paths of requests go.
         settings: Of the listener.
     """
     upstreams = {name: ScriptedUpstream(name, script) for name, script in (scripts or {}).items()}
@@ -100,6 +103,7 @@ async def running_front(
         sent=sent,
         clock=clock,
         rounds=rounds or NoRounds(),
+        traces=traces or NoTraces(),
     )
     config = ServerConfig(port=0, **settings)
     app, stop = make_front_app(backends, config), asyncio.Event()

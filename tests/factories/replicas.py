@@ -20,6 +20,7 @@ from collm.lora.peft_folder import save_peft
 from collm.lora.state import AdapterState
 from collm.lora.store import AdapterStore
 from collm.metrics.exporter import ReplicaMetrics
+from collm.metrics.traces import NoTraces
 from collm.model.checkpoint import Checkpoint
 from collm.model.decoder import Decoder
 from collm.pacing.budgets import LatencyBudget
@@ -305,7 +306,7 @@ def build_rig(
         versions=deciders.versions,
         budget=budget,
         step_cost=step_cost,
-        log=RequestLog(metrics, objectives, credit),
+        log=RequestLog(metrics, objectives, credit, NoTraces()),
         metrics=metrics,
         inbox=inbox,
         publish=publish,

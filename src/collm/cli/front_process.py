@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -11,6 +12,7 @@ import httpx
 import typer
 
 from collm.cli.round_metrics import count_round
+from collm.cli.traces import open_traces, trace_round
 from collm.clock import MonotonicClock
 from collm.cluster.aggregating import ChildAggregator
 from collm.cluster.client import ReplicaControl
@@ -56,11 +58,14 @@ def run_front(
         async with client:
             await registry.run(EndpointsWatch(endpoints))
 
-    with FrontFolder(
-        Path(config.replica.data_dir) / FRONT,
-        max_versions=config.replica.max_versions,
-        now_s=time.time,
-    ) as folder:
+    with (
+        closing(open_traces(config.traces, FRONT)) as traces,
+        FrontFolder(
+            Path(config.replica.data_dir) / FRONT,
+            max_versions=config.replica.max_versions,
+            now_s=time.time,
+        ) as folder,
+    ):
         members = Members(
             lambda: registry.table, lambda url: ReplicaControl(client, url, control_secret)
         )
@@ -74,7 +79,7 @@ def run_front(
             base_model=config.model.served_name,
             demand=sent.demand,
             spreader=Spreader(members, folder, timing),
-            observers=(partial(count_round, metrics),),
+            observers=(partial(count_round, metrics), partial(trace_round, traces)),
         )
         backends = FrontBackends(
             registry=registry,
@@ -83,6 +88,7 @@ def run_front(
             clock=clock,
             rounds=coordinator,
             metrics=metrics,
+            traces=traces,
         )
         serve(
             make_front_app(backends, config.server),

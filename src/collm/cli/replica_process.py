@@ -8,6 +8,7 @@ import typer
 
 from collm.cli.cache import cache_dir
 from collm.cli.sample_sets import load_sample_sets
+from collm.cli.traces import open_traces
 from collm.config import CollmConfig
 from collm.model.checkpoint import Checkpoint
 from collm.model.sources import find_checkpoint
@@ -63,7 +64,8 @@ def _run_at(
         pacing=config.pacing,
         training=config.training,
     )
-    replica = open_replica(checkpoint, settings, samples)
+    traces = open_traces(config.traces, name or "replica")
+    replica = open_replica(checkpoint, settings, samples, traces)
     try:
         membership = None
         if name is not None and control_secret is not None:
@@ -71,6 +73,7 @@ def _run_at(
         serve_replica(backends_of(replica), config.server, membership, sock)
     finally:
         replica.close()
+        traces.close()
 
 
 def backends_of(replica: Replica) -> Backends:

@@ -12,6 +12,7 @@ import torch
 from collm.clock import MonotonicClock
 from collm.errors import ConfigError
 from collm.metrics.exporter import ReplicaMetrics
+from collm.metrics.traces import NoTraces, Traces
 from collm.model.checkpoint import Checkpoint
 from collm.pacing.quanta import QuantumKind
 from collm.replica.adapters import AdapterDesk
@@ -61,13 +62,19 @@ class Replica:
         self.data.close()
 
 
-def open_replica(checkpoint: Checkpoint, settings: ReplicaSettings, samples: SampleSets) -> Replica:
+def open_replica(
+    checkpoint: Checkpoint,
+    settings: ReplicaSettings,
+    samples: SampleSets,
+    traces: Traces | None = None,
+) -> Replica:
     """Load a checkpoint, take up what the data folder holds, and start the step loop.
 
     Args:
         checkpoint: The base model.
         settings: Every room's configuration.
         samples: What the configuration names as data.
+        traces: Where the paths of requests go; ``None`` shows none.
 
     Raises:
         ModelError: The checkpoint cannot be served.
@@ -82,7 +89,7 @@ def open_replica(checkpoint: Checkpoint, settings: ReplicaSettings, samples: Sam
         owner=settings.name,
     )
     try:
-        return _wire(checkpoint, settings, samples, data)
+        return _wire(checkpoint, settings, samples, data, traces or NoTraces())
     except BaseException:
         data.close()
         raise
@@ -106,7 +113,11 @@ def _check_adapters(settings: ReplicaSettings) -> None:
 
 
 def _wire(
-    checkpoint: Checkpoint, settings: ReplicaSettings, samples: SampleSets, data: DataFolder
+    checkpoint: Checkpoint,
+    settings: ReplicaSettings,
+    samples: SampleSets,
+    data: DataFolder,
+    traces: Traces,
 ) -> Replica:
     """Make every part and start the threads."""
     if settings.replica.threads is not None:
@@ -119,7 +130,7 @@ def _wire(
     board = Board(engine.scheduler, engine.blocks, engine.adapters, metrics, clock)
     disk = build_disk(data, checkpoint, settings, inbox)
     learning = build_learning(engine, disk, settings, samples, metrics, board, clock)
-    log = RequestLog(metrics, settings.pacing, engine.pacing.credit)
+    log = RequestLog(metrics, settings.pacing, engine.pacing.credit, traces)
     _show(board, log, learning.learner, engine, metrics)
     warm_up_engine(engine, settings.base_model, clock)
     warm_up(engine.decoder)

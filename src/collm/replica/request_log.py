@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from collm.errors import CapacityError, QueueFullError, RequestError, UnknownAdapterError
 from collm.metrics.exporter import ReplicaMetrics
 from collm.metrics.records import Objectives, Outcome, RequestRecord
+from collm.metrics.traces import Traces
 from collm.pacing.credit import Credit
 from collm.types import FinishReason, Request, RequestId, TokenEvent, VersionId
 
@@ -40,11 +41,20 @@ class _Open:
 
 
 class RequestLog:
-    """Follows requests from arrival to their record; feeds metrics and the credit's AIMD."""
+    """Follows requests from arrival to their record; feeds metrics, traces and the credit's AIMD.
 
-    def __init__(self, metrics: ReplicaMetrics, objectives: Objectives, credit: Credit) -> None:
-        """Judge requests by ``objectives``."""
+    Args:
+        metrics: Counts requests.
+        objectives: What they are held against.
+        credit: Shrinks with misses.
+        traces: Shows the path of each.
+    """
+
+    def __init__(
+        self, metrics: ReplicaMetrics, objectives: Objectives, credit: Credit, traces: Traces
+    ) -> None:
         self._metrics = metrics
+        self._traces = traces
         self._objectives = objectives
         self._credit = credit
         self._open: dict[RequestId, _Open] = {}
@@ -99,6 +109,7 @@ class RequestLog:
             ended_at_s=now_s,
         )
         self._metrics.observe_request(record)
+        self._traces.request_ended(record, request.traceparent, now_s)
         self.num_finished += 1
         self.num_mixed += record.is_mixed
         self.num_failed += record.outcome == "failed"

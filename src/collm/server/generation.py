@@ -78,7 +78,7 @@ class Generation:
             limits: Most tokens generated for each.
         """
         self._service.require_alive()
-        requests = self._requests(prompts, limits)
+        requests = self._requests(prompts, limits, http.headers.get("traceparent"))
         group = self._submit(requests)
         try:
             await until_disconnect(http.receive, group.start())
@@ -90,7 +90,12 @@ class Generation:
             raise
         return self._stream(group)
 
-    def _requests(self, prompts: Sequence[Sequence[int]], limits: Sequence[int]) -> list[Request]:
+    def _requests(
+        self,
+        prompts: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        traceparent: str | None,
+    ) -> list[Request]:
         many = len(prompts) > 1
         model = self._version_now() if many else self._body.model
         return [
@@ -101,6 +106,7 @@ class Generation:
                 sampling=self._sampling(limit),
                 n=self._body.n,
                 arrived_at_s=self._arrived_at_s,
+                traceparent=traceparent,
             )
             for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=True))
         ]

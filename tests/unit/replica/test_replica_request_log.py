@@ -3,6 +3,7 @@
 import pytest
 
 from collm.errors import CapacityError, QueueFullError, RequestError, UnknownAdapterError
+from collm.metrics.traces import NoTraces
 from collm.pacing.config import Objectives
 from collm.pacing.credit import Credit
 from collm.replica.request_log import RequestLog
@@ -23,11 +24,21 @@ class RecordedMetrics:
         self.lookups.append((num_queried, num_hit))
 
 
+class RecordedTraces(NoTraces):
+    def __init__(self):
+        self.ended = []
+
+    def request_ended(self, record, traceparent, now_s):
+        self.ended.append((record.request_id, traceparent, now_s))
+
+
 class Log:
     def __init__(self, n=1, arrived_at_s=10.0):
         self.metrics = RecordedMetrics()
         self.credit = Credit(0.5)
-        self.log = RequestLog(self.metrics, Objectives(ttft_s=0.8, tpot_s=0.1), self.credit)
+        self.traces = RecordedTraces()
+        objectives = Objectives(ttft_s=0.8, tpot_s=0.1)
+        self.log = RequestLog(self.metrics, objectives, self.credit, self.traces)
         self.log.begin(
             Request(
                 request_id=RequestId("r"),
@@ -36,6 +47,7 @@ class Log:
                 sampling=SamplingParams(),
                 n=n,
                 arrived_at_s=arrived_at_s,
+                traceparent="a trace",
             )
         )
 
@@ -159,3 +171,11 @@ def test_a_request_left_the_queue_when_its_first_choice_did():
     log.event(10.6, 1, 7, FinishReason.STOP, admitted_at_s=10.5)
     log.event(10.7, 0, 7, FinishReason.STOP, admitted_at_s=10.25)
     assert (log.record.queue_s, log.record.prefill_s) == (0.25, 0.25)
+
+
+def test_a_request_is_traced_once_when_its_last_choice_ends():
+    log = Log(n=2)
+    log.token(10.5, 0, FinishReason.STOP)
+    assert log.traces.ended == []
+    log.token(10.75, 1, FinishReason.STOP)
+    assert log.traces.ended == [("r", "a trace", 10.75)]

@@ -11,6 +11,7 @@ from collm.cluster.sent import Sent
 from collm.cluster.spreading import Spread
 from collm.errors import UnknownAdapterError
 from collm.metrics.front import FrontMetrics
+from collm.metrics.traces import NoTraces, Traces
 
 
 class Rounds(Protocol):
@@ -53,3 +54,5 @@ class FrontBackends:
     rounds: Rounds
     metrics: FrontMetrics = field(default_factory=FrontMetrics)
     """What is counted here; learning together counts its rounds."""
+    traces: Traces = field(default_factory=NoTraces)
+    """Where the paths of requests go."""

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from collm.cluster.lanes import Ticket
 from collm.cluster.routes import Choice, RouteRequest, Turned, TurnedReason
 from collm.metrics.front import Outcome
+from collm.metrics.traces import ProxiedRequest
 from collm.server.disconnects import until_disconnect
 from collm.server.errors import ClientGoneError, ErrorReply
 from collm.server.front.calls import Call, make_call, passed_headers
@@ -46,6 +47,7 @@ class _Errand:
     call: Call
     send: Send
     arrived_at_s: float
+    trace: ProxiedRequest
     failed_at: list[str] = field(default_factory=list)
     """Replicas that were lost, or said no, before anything had been sent to the client."""
     refusal: "_Whole | None" = None
@@ -76,13 +78,17 @@ class GenerationProxy:
         front = self._front
         arrived_at_s = front.clock.now_s()
         body = await read_body(Request(scope, receive), front.config.max_body_bytes)
-        call = make_call("POST", scope["path"], scope["headers"], body, is_repeatable=True)
-        errand = _Errand(describe(body), call, send, arrived_at_s)
+        path = scope["path"]
+        trace = front.backends.traces.proxied(path, scope["headers"])
+        call = make_call("POST", path, trace.headers(scope["headers"]), body, is_repeatable=True)
+        errand = _Errand(describe(body), call, send, arrived_at_s, trace)
         with front.open_call():
             try:
                 await until_disconnect(receive, self._answer(errand))
             except ClientGoneError:
-                front.metrics.count(Outcome.CLIENT_GONE)
+                self._count(errand, Outcome.CLIENT_GONE)
+            finally:
+                trace.end("failed")  # unless it ended in another way
 
     async def _answer(self, errand: _Errand) -> None:
         while len(errand.failed_at) < _MAX_ATTEMPTS:
@@ -94,6 +100,7 @@ class GenerationProxy:
                 return
             errand.failed_at.append(choice.replica_id)
             self._front.metrics.retry(choice.replica_id)
+            errand.trace.note("failed", choice.replica_id)
         await self._turn_away(errand, _GIVEN_UP)
 
     def _choose(self, errand: _Errand) -> Choice | Turned:
@@ -108,7 +115,7 @@ class GenerationProxy:
 
     async def _turn_away(self, errand: _Errand, turned: Turned) -> None:
         """Say no: in a replica's own words if one has said so, which tell more."""
-        self._front.metrics.count(Outcome.TURNED_AWAY)
+        self._count(errand, Outcome.TURNED_AWAY)
         if errand.refusal is not None:
             no = errand.refusal
             await send_whole(errand.send, no.status, no.headers, no.body)
@@ -125,6 +132,7 @@ class GenerationProxy:
         ticket = front.backends.sent.add(errand.request, choice, front.clock.now_s())
         exchange: Exchange | None = None
         try:
+            errand.trace.note("sent", choice.replica_id)
             exchange = await front.start(choice.replica_id, errand.call)
             is_stream = exchange.head.get(b"content-type").startswith(EVENT_STREAM)
             first = await (exchange.read() if is_stream else exchange.read_all())
@@ -134,6 +142,7 @@ class GenerationProxy:
                 return False
             if exchange.head.status < 400:  # refusing takes no time, and tells nothing of load
                 self._note_first_byte(errand, ticket)
+                errand.trace.note("first byte", choice.replica_id)
             await self._deliver(errand, choice.replica_id, exchange, first, is_stream=is_stream)
         except UpstreamError as error:
             logger.warning("replica %s: lost before its answer began: %s", choice.replica_id, error)
@@ -154,20 +163,24 @@ class GenerationProxy:
     async def _deliver(
         self, errand: _Errand, replica_id: str, exchange: Exchange, first: bytes, *, is_stream: bool
     ) -> None:
-        send, metrics = errand.send, self._front.metrics
+        send = errand.send
         if not is_stream:
             headers = passed_headers(exchange.head, replica_id)
             await send_whole(send, exchange.head.status, headers, first)
-            metrics.count(Outcome.ANSWERED)
+            self._count(errand, Outcome.ANSWERED)
             return
         await send_start(send, exchange, replica_id)
         try:
             await send_events(send, exchange, first)
-            metrics.count(Outcome.ANSWERED)
+            self._count(errand, Outcome.ANSWERED)
         except UpstreamError as error:
             logger.warning("replica %s: lost while answering: %s", replica_id, error)
             await send_last_event(send, self._last_words(replica_id))
-            metrics.count(Outcome.BROKEN)
+            self._count(errand, Outcome.BROKEN)
+
+    def _count(self, errand: _Errand, outcome: Outcome) -> None:
+        self._front.metrics.count(outcome)
+        errand.trace.end(outcome.value)
 
     def _last_words(self, replica_id: str) -> ErrorReply:
         if self._front.is_ending:
