@@ -9,6 +9,7 @@ from collm.cli.adapter_folder import check_target, export_to, opened
 from collm.cli.adapter_tables import history_table, versions_table
 from collm.cli.api_client import DEFAULT_URL, AsJson, Url, connect, segment
 from collm.cli.listing import print_json, print_table
+from collm.cli.waiting import waiting
 from collm.types import BASE
 
 app = typer.Typer(
@@ -72,7 +73,7 @@ def history(
 @app.command(epilog="Example: `collm adapters promote support@3`.")
 def promote(version: Version, url: Url = DEFAULT_URL) -> None:
     """Serve a version from now on; requests in flight keep theirs."""
-    with connect(url) as client:
+    with connect(url) as client, waiting(f"promoting {version}"):
         found = client.post("/adapters/promote", {"version": version})
     typer.echo(f"{found['version']} is active")
 
@@ -114,7 +115,7 @@ def export(
 ) -> None:
     """Write a version as a PEFT folder, which `peft` and vLLM load; prints the folder."""
     check_target(folder, is_forced=force)
-    with connect(url) as client:
+    with connect(url) as client, waiting(f"fetching {version}"):
         export_to(client, version, folder)
     typer.echo(folder)
 
@@ -129,7 +130,7 @@ def import_(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Upload a PEFT folder as an adapter's next version; prints the version."""
-    with opened(folder) as files, connect(url) as client:
+    with opened(folder) as files, connect(url) as client, waiting(f"sending {folder}"):
         fields = {"name": name, "promote": "true" if promote else "false"}
         found = client.upload("/adapters/import", fields, files)
     typer.echo(found["version"])

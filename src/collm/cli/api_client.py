@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 import typer
 
-from collm.errors import CollmError, ConfigError
+from collm.errors import CollmError, ConfigError, UnreachableError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -29,6 +29,10 @@ _MAX_PAGE = 100
 
 class ServerError(CollmError):
     """The server cannot be reached, or refused; the message says which."""
+
+
+class NoServerError(ServerError, UnreachableError):
+    """Nothing answers at the address."""
 
 
 class ApiClient:
@@ -110,7 +114,7 @@ class ApiClient:
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise ServerError(
+            raise NoServerError(
                 f"no server answers at {self._url}; start one with `collm serve`, or say where it "
                 "is with --url or COLLM_URL"
             ) from error

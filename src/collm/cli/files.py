@@ -8,6 +8,7 @@ from rich.filesize import decimal
 
 from collm.cli.api_client import DEFAULT_URL, ApiClient, AsJson, Url, connect, segment
 from collm.cli.listing import cell, local_time, print_json, print_table, table_of
+from collm.cli.waiting import opened_with_bar
 from collm.errors import DataError
 
 app = typer.Typer(
@@ -74,7 +75,7 @@ def upload(client: ApiClient, path: Path) -> str:
         ServerError: The server finds a mistake in it, and says where.
     """
     try:
-        with path.open("rb") as content:
+        with opened_with_bar(path, f"sending {path.name}") as content:
             found = client.upload(
                 "/v1/files", {"purpose": "fine-tune"}, {"file": (path.name, content)}
             )

@@ -8,7 +8,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from collm.errors import CollmError, ConfigError
+from collm.cli.exit_codes import exit_code_of
+from collm.errors import CollmError
 
 # Each is the module of that name in this room, holding a Typer ``app``.
 _COMMANDS = {
@@ -20,6 +21,7 @@ _COMMANDS = {
     "replica": "Run one replica of a cluster; `collm serve` does it for you.",
     "front": "Run the front of a cluster; `collm serve` does it for you.",
     "models": "Fetch base models and see which are there.",
+    "doctor": "Check this machine: what is installed, memory, port, folders; say what to fix.",
     "version": "Print the version of collm.",
 }
 
@@ -32,6 +34,8 @@ _ENVIRONMENT = {
     "KMP_BLOCKTIME": "0",
     # Its threads would compete with the step loop for the same cores.
     "TOKENIZERS_PARALLELISM": "false",
+    # Each counter would be exported a second time, as the moment at which it began.
+    "PROMETHEUS_DISABLE_CREATED_SERIES": "true",
 }
 
 
@@ -46,12 +50,12 @@ class _CommandGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; exit with 2 on a wrong setting and 1 on any other expected error."""
+        """Run the command; an expected error ends it with one of ``exit_codes``."""
         try:
             return super().invoke(ctx)
         except CollmError as error:
             typer.echo(f"collm: {' '.join(str(error).split())}", err=True)
-            raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from error
+            raise typer.Exit(exit_code_of(error)) from error
 
 
 app = typer.Typer(
@@ -60,7 +64,6 @@ app = typer.Typer(
     help="Language-model serving that keeps learning, on one copy of the weights.",
     epilog="Start with `collm serve`; `collm serve --print-config` explains every setting.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

@@ -18,6 +18,7 @@ from collm.model.config import DEFAULT_MODEL
 app = typer.Typer(
     help="Fetch base models into the cache ($COLLM_HOME) and see which are there.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 

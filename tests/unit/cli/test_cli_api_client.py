@@ -32,7 +32,7 @@ def test_server_that_is_not_there_is_named_with_how_to_start_one():
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         result = runner.invoke(app, ["adapters", "list", "--url", url])
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert result.stderr.startswith(f"collm: no server answers at {url}; start one with `collm ser")
     assert result.stderr.count("\n") == 1
 

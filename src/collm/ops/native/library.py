@@ -63,6 +63,15 @@ def is_available() -> bool:
     return _library() is not None
 
 
+def obstacle() -> str | None:
+    """Return why the kernels cannot be called here, for people; ``None`` if they can."""
+    if is_available():
+        return None
+    if not any(Path(__file__).parent.glob("_kernels*.so")):
+        return "the kernels were not compiled when collm was installed"
+    return "this CPU lacks instructions that the kernels use (AVX512-BF16 among them)"
+
+
 def can_take(x: Tensor) -> bool:
     """Return whether the kernels take activations like ``x``."""
     return (
