@@ -188,6 +188,83 @@ class StepCoefficients:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GradientSums:
+    """How far gradients of micro-batches lie apart, summed over optimizer steps.
+
+    Only steps of two micro-batches or more are in it. Each field adds up, over steps as over
+    replicas; what they say together is in docs/coordination.md.
+    """
+
+    num_steps: int = 0
+    num_differences: int = 0
+    """Micro-batches less one, summed."""
+    spread: float = 0.0
+    """Sum of b |g_b - g|² over micro-batches: ``b`` is one's tokens and ``g_b`` its gradient per
+    token of loss, ``g`` the whole step's."""
+    square: float = 0.0
+    """Sum of |g|² over steps."""
+    inverse_tokens: float = 0.0
+    """Sum of 1 / (tokens of the step)."""
+
+    def plus(self, other: "GradientSums") -> "GradientSums":
+        """Return the sums over both."""
+        return GradientSums(
+            num_steps=self.num_steps + other.num_steps,
+            num_differences=self.num_differences + other.num_differences,
+            spread=self.spread + other.spread,
+            square=self.square + other.square,
+            inverse_tokens=self.inverse_tokens + other.inverse_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterTotals:
+    """What an adapter was asked for and what it learned, since its replica started."""
+
+    num_arrived: int = 0
+    """Requests, those that the client took back or got wrong not counted."""
+    num_ended: int = 0
+    """Those of them that are over."""
+    num_met: int = 0
+    """Those of them that met every objective."""
+    num_prompt_tokens: int = 0
+    """Of requests that are over."""
+    num_output_tokens: int = 0
+    """Of requests that are over."""
+    training_s: float = 0.0
+    """Time of its quanta, evaluation included."""
+    num_trained_tokens: int = 0
+    num_steps: int = 0
+    """Optimizer steps."""
+    loss_sum: float = 0.0
+    """Training loss of each step times its tokens, in nats."""
+    gradient: GradientSums = GradientSums()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaTotals:
+    """What a replica did since it started: a window is the difference of two of these."""
+
+    serve_s: float = 0.0
+    """Time of serving steps."""
+    train_s: float = 0.0
+    """Time of quanta that do not evaluate."""
+    evaluate_s: float = 0.0
+    idle_s: float = 0.0
+    num_looked_up_tokens: int = 0
+    """Prompt tokens looked up in the prefix cache."""
+    num_cached_tokens: int = 0
+    """Those of them that were found there."""
+    num_gaps: int = 0
+    """Times between two arrivals."""
+    gap_sum_s: float = 0.0
+    gap_square_sum_s2: float = 0.0
+    """Sum of their squares, in s²."""
+    adapters: Mapping[str, AdapterTotals] = field(default_factory=dict)
+    """By the name that requests gave, without a version; the base model's id among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSnapshot:
     """How a replica stands, as its front sees it."""
 
@@ -231,3 +308,5 @@ class ReplicaSnapshot:
     """Whether it finishes what it has and takes nothing new."""
     base_digest: str
     """Digest of the base model: adapters go only between replicas that have the same."""
+    totals: ReplicaTotals = ReplicaTotals()
+    """What it did so far."""

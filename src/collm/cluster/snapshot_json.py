@@ -1,11 +1,18 @@
 """A replica's snapshot as JSON: what it answers on ``/control/state``, read with suspicion."""
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import TypeVar
+from dataclasses import asdict, fields
+from typing import Any, TypeVar
 
 from collm.errors import DataError
-from collm.types import ReplicaSnapshot, StepCoefficients, VersionId
+from collm.types import (
+    AdapterTotals,
+    GradientSums,
+    ReplicaSnapshot,
+    ReplicaTotals,
+    StepCoefficients,
+    VersionId,
+)
 
 _FRONTS_OWN = ("url", "taken_at_s")
 """Fields that only the front can know."""
@@ -14,6 +21,7 @@ _FIELDS = tuple(one.name for one in fields(ReplicaSnapshot) if one.name not in _
 # Far beyond anything real, and such that no prediction overflows.
 _MAX_NUMBER = 1e4
 _MAX_COUNT = 2**40
+_MAX_SUM = 1e30
 
 _T = TypeVar("_T")
 
@@ -26,6 +34,7 @@ def to_json(snapshot: ReplicaSnapshot) -> dict[str, object]:
     value["names"] = list(snapshot.names)
     for name in ("active", "quality", "quality_noise"):
         value[name] = dict(getattr(snapshot, name))
+    value["totals"] = asdict(snapshot.totals)
     return value
 
 
@@ -70,6 +79,38 @@ def from_json(value: object, *, url: str, taken_at_s: float) -> ReplicaSnapshot:
         max_model_len=_count("max_model_len", row["max_model_len"], least=1),
         is_draining=_typed("is_draining", row["is_draining"], bool),
         base_digest=_typed("base_digest", row["base_digest"], str),
+        totals=_totals(row["totals"]),
+    )
+
+
+def _totals(value: object) -> ReplicaTotals:
+    names = tuple(one.name for one in fields(ReplicaTotals))
+    row = _object("totals", value, names)
+    adapters = _mapping("totals.adapters", row["adapters"])
+    sums: dict[str, Any] = {
+        name: _sum(f"totals.{name}", row[name]) for name in names if name != "adapters"
+    }
+    return ReplicaTotals(
+        **sums,
+        adapters={
+            name: _adapter_totals(f"totals.adapters.{name}", adapters[name]) for name in adapters
+        },
+    )
+
+
+def _adapter_totals(name: str, value: object) -> AdapterTotals:
+    names = tuple(one.name for one in fields(AdapterTotals))
+    row = _object(name, value, names)
+    gradients = tuple(one.name for one in fields(GradientSums))
+    gradient = _object(f"{name}.gradient", row["gradient"], gradients)
+    sums: dict[str, Any] = {
+        key: _sum(f"{name}.{key}", row[key]) for key in names if key != "gradient"
+    }
+    return AdapterTotals(
+        **sums,
+        gradient=GradientSums(
+            **{key: _sum(f"{name}.gradient.{key}", gradient[key]) for key in gradients}
+        ),
     )
 
 
@@ -118,6 +159,13 @@ def _number(name: str, value: object, *, least: float = 0.0, most: float = _MAX_
 def _numbers(name: str, value: object) -> dict[str, float]:
     rows = _mapping(name, value)
     return {key: _number(f"{name}.{key}", number) for key, number in rows.items()}
+
+
+def _sum(name: str, value: object) -> int | float:
+    """Read a total: a count where its name says so, else a finite number of 0 or more."""
+    if name.rpartition(".")[2].startswith("num_"):
+        return _count(name, value)
+    return _number(name, value, most=_MAX_SUM)
 
 
 def _names(value: object) -> tuple[str, ...]:

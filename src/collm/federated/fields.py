@@ -79,6 +79,10 @@ class Fields:
         """Return an object field."""
         return self._checked(name, dict, "an object")
 
+    def optional_mapping(self, name: str) -> Mapping[str, object] | None:
+        """Return an object field, or ``None`` where it is null or missing."""
+        return None if self._value.get(name) is None else self.mapping(name)
+
     def _checked(self, name: str, kind: type[_T], wanted: str) -> _T:
         if name not in self._value:
             raise RoundError(f"{self._message}.{name} is missing")

@@ -13,7 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from collm.errors import RoundError
 from collm.federated.fields import Fields
-from collm.types import VersionId
+from collm.types import GradientSums, VersionId
 
 T = TypeVar("T")
 
@@ -107,6 +107,8 @@ class UpdateReport:
     """Whether the plan's tokens were trained on in full."""
     digest: str
     """SHA-256 over the bytes of the update's safetensors file, in hexadecimal."""
+    gradient: GradientSums = GradientSums()
+    """How far its gradients lay apart, since the member's report before."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -118,6 +120,8 @@ class UpdateReport:
         for name in ("loss_before", "loss_after"):
             loss = getattr(self, name)
             _check(self, name, loss is None or math.isfinite(loss), "finite or null")
+        is_sum = all(getattr(self.gradient, name) >= 0 for name in GradientSums.__slots__)
+        _check(self, "gradient", is_sum, "sums of 0 or more")
         is_digest = _DIGEST.fullmatch(self.digest) is not None
         _check(self, "digest", is_digest, "64 hexadecimal digits")
 
@@ -140,6 +144,7 @@ class UpdateReport:
             loss_after=fields.optional_number("loss_after"),
             is_complete=fields.flag("is_complete"),
             digest=fields.text("digest"),
+            gradient=_gradient(fields.optional_mapping("gradient")),
         )
 
 
@@ -256,6 +261,20 @@ class Progress(Generic[T]):
 
 def _version(text: str | None) -> VersionId | None:
     return None if text is None else VersionId(text)
+
+
+def _gradient(value: Mapping[str, object] | None) -> GradientSums:
+    """Read sums; none were written by members of before there were any."""
+    if value is None:
+        return GradientSums()
+    fields = Fields(GradientSums.__name__, value, GradientSums.__slots__)
+    return GradientSums(
+        num_steps=fields.integer("num_steps"),
+        num_differences=fields.integer("num_differences"),
+        spread=fields.number("spread"),
+        square=fields.number("square"),
+        inverse_tokens=fields.number("inverse_tokens"),
+    )
 
 
 def _check_named(message: object, field: str) -> None:

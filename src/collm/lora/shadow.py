@@ -21,18 +21,28 @@ class TrainingFactors:
     """Bᵀ, block diagonal [num_parts * rank, out_features], compute dtype."""
     grad: Factors
     """Views of the flat gradient, float32."""
+    added_square: Tensor
+    """Sum of squares of what ``accumulate_`` added, of all fused linears together []."""
     scale: float
     """What B is multiplied by when it is applied."""
 
     def accumulate_(self, x: Tensor, t: Tensor, dt: Tensor, dy: Tensor) -> None:
         """Add this call's gradients: dA = dtᵀ x, and dB = dyᵀ t within each part's block."""
         rank, column = self.grad.b.shape[1], 0
-        self.grad.a.add_(dt.T @ x)
+        update_a = dt.T @ x
+        self.grad.a.add_(update_a)
+        self._note(update_a, 1.0)
         for index, (part, _, grad_b) in enumerate(self.grad.parts()):
             columns = slice(column, column + part.out_features)
             update = dy[:, columns].T @ t[:, index * rank : (index + 1) * rank]
             grad_b.add_(update, alpha=self.scale)
+            self._note(update, self.scale)
             column += part.out_features
+
+    def _note(self, update: Tensor, scale: float) -> None:
+        """Add up squares while the update is at hand: the sum of many hides each one's norm."""
+        norm = torch.linalg.vector_norm(update, dtype=torch.float32)
+        self.added_square.addcmul_(norm, norm, value=scale * scale)
 
 
 class Shadow:
@@ -50,6 +60,8 @@ class Shadow:
         self.layout: LoraLayout = state.layout
         self.parameters = torch.empty_like(state.flat, device=device)
         self.gradient = torch.zeros_like(self.parameters)
+        self.added_square = torch.zeros((), device=device)
+        """Squared norm of what the micro-batch under way added to the gradient, from its start."""
         self._scale = alpha / state.layout.rank
         self._views = self.layout.views(self.parameters)
         self._factors: list[dict[Target, TrainingFactors]] = [
@@ -58,7 +70,7 @@ class Shadow:
         for view, grad in zip(self._views, self.layout.views(self.gradient), strict=True):
             a = torch.empty_like(view.a, dtype=dtype)
             b = torch.zeros(a.shape[0], view.target.out_features, dtype=dtype, device=device)
-            factors = TrainingFactors(a, b, grad, self._scale)
+            factors = TrainingFactors(a, b, grad, self.added_square, self._scale)
             self._factors[view.layer][view.target.name] = factors
         self.reset(state)
 

@@ -11,12 +11,14 @@ from collm.metrics.loop_times import LoopTimes
 from collm.metrics.metric_set import Definition
 from collm.metrics.records import BLAMELESS, Objectives, Outcome, RequestRecord
 from collm.metrics.serving import ServingMetrics
-from collm.types import BASE, StepLoad, VersionId
+from collm.metrics.totals import Totals
+from collm.types import BASE, GradientSums, StepLoad, VersionId
 
 Work = Literal["serve", "train", "evaluate", "idle"]
 Origin = Literal["learned", "brought"]
 RollbackCause = Literal["asked", "regression"]
 
+_NO_GRADIENTS = GradientSums()
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Media type of what ``ReplicaMetrics.render`` returns."""
 
@@ -24,7 +26,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class ReplicaMetrics:
     """Counters of one replica, in a registry of their own; safe to use from several threads.
 
-    ``times`` holds the loop's times as plain numbers, for the thread that counts them.
+    ``times`` holds the loop's times and ``totals`` what the front plans with, both as plain
+    numbers for the thread that counts them.
 
     Args:
         model_name: The base model's id, a label of all serving metrics.
@@ -49,6 +52,7 @@ class ReplicaMetrics:
         self._active: dict[str, VersionId] = {}
         self._training: set[str] = set()
         self.times = LoopTimes()
+        self.totals = Totals(objectives, self.times)
         loop_seconds = self._learning.loop_seconds
         self._serve_seconds = loop_seconds.labels("serve")
         self._idle_seconds = loop_seconds.labels("idle")
@@ -75,8 +79,13 @@ class ReplicaMetrics:
 
     # Serving
 
+    def arrived(self, model: str, now_s: float) -> None:
+        """Count a request for ``model`` that arrived."""
+        self.totals.arrived(model, now_s)
+
     def observe_request(self, record: RequestRecord) -> None:
         """Count a request that ended, whatever its outcome."""
+        self.totals.ended(record)
         serving, name = self._serving, self._model_name
         serving.outcomes.labels(name, record.outcome).inc()
         serving.prompt_tokens.inc(record.num_prompt_tokens)
@@ -142,6 +151,7 @@ class ReplicaMetrics:
 
     def looked_up_prefix(self, num_queried_tokens: int, num_hit_tokens: int) -> None:
         """Count one look into the prefix cache."""
+        self.totals.looked_up_prefix(num_queried_tokens, num_hit_tokens)
         self._serving.prefix_queries.inc(num_queried_tokens)
         self._serving.prefix_hits.inc(num_hit_tokens)
 
@@ -152,9 +162,14 @@ class ReplicaMetrics:
     # The loop's time
 
     def observe_quantum(
-        self, kind: str, seconds: float, work: Literal["train", "evaluate"] = "train"
+        self,
+        kind: str,
+        seconds: float,
+        work: Literal["train", "evaluate"] = "train",
+        adapter: str = "",
     ) -> None:
-        """Count one quantum of training or of held-out evaluation."""
+        """Count one quantum of an adapter's training or held-out evaluation."""
+        self.totals.trained(adapter, seconds)
         self.times.add(work, seconds)
         self.times.add_quantum(kind, seconds)
         self._learning.quantum_seconds.labels(kind).observe(seconds)
@@ -195,9 +210,16 @@ class ReplicaMetrics:
             self._learning.checkpoint_at.labels(adapter).set(self._wall_s())
 
     def training_step(
-        self, adapter: str, num_tokens: int, loss: float, *, was_skipped: bool = False
+        self,
+        adapter: str,
+        num_tokens: int,
+        loss: float,
+        gradient: GradientSums = _NO_GRADIENTS,
+        *,
+        was_skipped: bool = False,
     ) -> None:
         """Count one optimizer step over ``num_tokens`` with its mean loss in nats per token."""
+        self.totals.stepped(adapter, num_tokens, loss, gradient)
         self._learning.optimizer_steps.labels(adapter).inc()
         self._learning.skipped_steps.labels(adapter).inc(was_skipped)
         self._learning.training_tokens.labels(adapter).inc(num_tokens)

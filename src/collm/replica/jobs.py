@@ -133,7 +133,11 @@ class JobDesk:
             progress.num_skipped += 1
             _log.warning("%s: step %d had a non-finite gradient", report.adapter, report.step)
         self._metrics.training_step(
-            report.adapter, report.num_tokens, report.loss, was_skipped=report.was_skipped
+            report.adapter,
+            report.num_tokens,
+            report.loss,
+            report.gradient,
+            was_skipped=report.was_skipped,
         )
 
     def measured(self, adapter: str, loss: float, active_loss: float, num_samples: int) -> None:

@@ -96,7 +96,12 @@ def build_learning(
         builder=builder,
         rounds=deciders.rounds,
         outlook=Outlook(
-            name, engine, settings.pacing, disk.library.base_digest, deciders.jobs.qualities
+            name,
+            engine,
+            settings.pacing,
+            disk.library.base_digest,
+            deciders.jobs.qualities,
+            metrics.totals,
         ),
     )
 

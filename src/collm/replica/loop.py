@@ -180,7 +180,7 @@ class StepLoop:
         ended_s = self._clock.now_s()
         self._budget.spent(quantum, ended_s - started_s, ended_s)
         work: Literal["train", "evaluate"] = "evaluate" if quantum.kind in _EVALUATION else "train"
-        self._metrics.observe_quantum(quantum.kind, ended_s - started_s, work)
+        self._metrics.observe_quantum(quantum.kind, ended_s - started_s, work, quantum.adapter)
         self._learner.handle(events)
 
     def _end_job(self, error: Exception) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from collm.metrics.totals import Totals
 from collm.pacing.config import PacingConfig
 from collm.replica.engine_parts import EngineParts
 from collm.replica.job_progress import Quality
@@ -23,6 +24,7 @@ class Outlook:
         pacing: The objectives.
         base_digest: The base model's.
         qualities: Returns the quality of what is served, by adapter.
+        totals: What was done so far.
     """
 
     def __init__(
@@ -32,12 +34,14 @@ class Outlook:
         pacing: PacingConfig,
         base_digest: str,
         qualities: Callable[[], Mapping[str, Quality]],
+        totals: Totals,
     ) -> None:
         self._name = name
         self._engine = engine
         self._objectives = pacing
         self._base_digest = base_digest
         self._qualities = qualities
+        self._totals = totals
 
     def look(self) -> ReplicaSnapshot:
         """Return how things are now; the front adds what only it can know."""
@@ -73,6 +77,7 @@ class Outlook:
             # One that drains takes no connections, so that nobody would read it here.
             is_draining=False,
             base_digest=self._base_digest,
+            totals=self._totals.totals(),
         )
 
 

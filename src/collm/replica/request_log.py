@@ -65,6 +65,7 @@ class RequestLog:
 
     def begin(self, request: Request) -> None:
         """Note a request's arrival."""
+        self._metrics.arrived(request.model, request.arrived_at_s)
         self._open[request.request_id] = _Open(request, request.n)
 
     def observe(self, events: Iterable[TokenEvent], now_s: float) -> None:

@@ -206,6 +206,7 @@ class RoundMember:
                 loss_after=event.loss_after,
                 is_complete=event.is_complete,
                 digest=outcome,
+                gradient=event.gradient,
             )
             self._board.set_round(key, Progress(report=report))
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from collm.gate.trial import PairedLoss, TrialReport
 from collm.lora.state import AdapterState
-from collm.types import VersionId
+from collm.types import GradientSums, VersionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,8 @@ class TrainReport:
     grad_norm: float
     was_skipped: bool
     """Whether a non-finite gradient was thrown away instead of applied."""
+    gradient: GradientSums = GradientSums()
+    """How far the gradients of its micro-batches lie apart; empty if there was but one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,8 @@ class RoundTrained:
     """Samples behind the losses."""
     is_complete: bool
     """Whether the round's tokens were used up."""
+    gradient: GradientSums = GradientSums()
+    """Of the steps since the report before, or the start of the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

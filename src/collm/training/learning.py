@@ -11,6 +11,7 @@ from collm.pacing.quanta import Quantum, QuantumKind
 from collm.training.config import JobConfig
 from collm.training.corpus import Corpus
 from collm.training.events import TrainReport
+from collm.training.gradient_spread import GradientSpread
 from collm.training.measuring import Limits
 from collm.training.microbatch import MicroBatch
 from collm.training.passes import Activations, Pass
@@ -52,6 +53,7 @@ class Learning:
         self._limits = limits
         self._activations = activations
         self._learned: list[MicroBatch] = []
+        self._spread = GradientSpread()
         self._loss_sum = 0.0
 
     @property
@@ -80,23 +82,28 @@ class Learning:
         batch = self.stream.next(bound if max_tokens is None else min(bound, max_tokens))
         max_loss_rows = self._limits.max_loss_rows(QuantumKind.LOSS)
         run = Pass(self._decoder, batch, self._config.adapter, max_loss_rows)
-        yield from run.learn(self.state.shadow, self._activations)
+        shadow = self.state.shadow
+        shadow.added_square.zero_()
+        yield from run.learn(shadow, self._activations)
         self._learned.append(batch)
+        self._spread.add(float(shadow.added_square), batch.supervised_weight)
         self._loss_sum += float(run.loss.total @ batch.weights)
         return batch.num_tokens
 
     def step(self) -> Generator[Quantum, None, TrainReport]:
         """Apply the accumulated gradient, normalized by supervised tokens times their weights."""
         divisor = sum(batch.supervised_weight for batch in self._learned)
+        num_tokens = self.num_pending_tokens
         norm = yield from self.state.step(divisor)
         report = TrainReport(
             adapter=self._config.adapter,
             step=self.state.num_steps,
-            num_tokens=self.num_pending_tokens,
+            num_tokens=num_tokens,
             num_samples=sum(len(batch.lengths) for batch in self._learned),
             loss=self._loss_sum / divisor,
             grad_norm=norm,
             was_skipped=not math.isfinite(norm),
+            gradient=self._spread.sums(norm, num_tokens),
         )
         self._clear_gradient()
         self.stream.commit()
@@ -133,4 +140,5 @@ class Learning:
     def _clear_gradient(self) -> None:
         self.state.shadow.gradient.zero_()
         self._learned.clear()
+        self._spread.clear()
         self._loss_sum = 0.0

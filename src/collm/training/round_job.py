@@ -353,6 +353,7 @@ class RoundJob:
                 loss_after=after.finite if after else None,
                 num_measured=len(own),
                 is_complete=self._is_used_up(open_round),
+                gradient=self._gained.unreported.gradient,
             )
         )
         self._gained.note_report(state)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from collm.lora.state import AdapterState
 from collm.training.events import TrainReport
+from collm.types import GradientSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,10 +14,16 @@ class Counts:
 
     num_examples: int = 0
     num_tokens: int = 0
+    gradient: GradientSums = GradientSums()
+    """Not in checkpoints: an estimate can do without a few steps."""
 
     def plus(self, report: TrainReport) -> "Counts":
         """Return the counts after one more step."""
-        return Counts(self.num_examples + report.num_samples, self.num_tokens + report.num_tokens)
+        return Counts(
+            self.num_examples + report.num_samples,
+            self.num_tokens + report.num_tokens,
+            self.gradient.plus(report.gradient),
+        )
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ def test_messages_survive_json(message):
 
 @pytest.mark.parametrize("message", MESSAGES)
 def test_every_missing_or_null_field_is_named(message):
-    optional = {"base_version", "active", "loss_before", "loss_after"}
+    optional = {"base_version", "active", "loss_before", "loss_after", "gradient"}
     for name in message.to_json().keys() - optional:
         value = message.to_json()
         with pytest.raises(RoundError, match=rf"{type(message).__name__}\.{name} must be .* null"):

@@ -12,13 +12,16 @@ from collm.types import FinishReason, Request, RequestId, SamplingParams, TokenE
 
 class RecordedMetrics:
     def __init__(self):
-        self.records, self.gaps, self.lookups = [], [], []
+        self.records, self.gaps, self.lookups, self.arrivals = [], [], [], []
 
     def observe_request(self, record):
         self.records.append(record)
 
     def observe_token_gap(self, seconds):
         self.gaps.append(seconds)
+
+    def arrived(self, model, now_s):
+        self.arrivals.append((model, now_s))
 
     def looked_up_prefix(self, num_queried, num_hit):
         self.lookups.append((num_queried, num_hit))
