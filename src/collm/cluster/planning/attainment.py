@@ -1,0 +1,245 @@
+"""The chance that a replica meets its objectives, and the time that serving leaves, at some load.
+
+A replica's step computes a token of each of its sequences and costs ``c + k n`` for n of them, so
+a request of O output and P prompt tokens that shares it with n - 1 others takes ``O c + n w`` in
+all, where ``w = O k + p P`` is the work it adds. That is a processor shared by state-dependent
+speed, whose stationary distribution is the product form ``p(n) ∝ Π_{i≤n} λ (O c + i w) / i``
+whatever the lengths' distribution (J. W. Cohen, The multiple phase service network with generalized
+processor sharing, Acta Informatica 12, 1979). With ``ρ = λ w`` and ``a = O c / w`` it is negative
+binomial: n has mean ``(1 + a) ρ / (1 - ρ)``, which solves n = λ · (time in the system) with step
+times that depend on n, and variance mean / (1 - ρ). Arrivals burstier than Poisson widen it by
+``z = (1 + c_a²) / 2``, the peakedness of renewal input (A. Eckberg, Generalized peakedness of
+teletraffic processes, ITC 1983). By PASTA that is also what an arrival finds.
+
+Given n, the mean time per token is the step's; the first token waits for the prompts before it
+(mean by Kingman's formula, the tail exponential), the step under way and its own chunks. Training's
+credit u stretches every step by ``1 / (1 - u)``. True over computed times spread log-normally.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from collm.types import StepCoefficients
+
+# How a replica fills a step unless told otherwise; see pacing/config.py.
+_MIN_CHUNK = 16.0
+_MAX_CHUNK = 512.0
+_MAX_CREDIT = 0.95
+_SPREAD = 0.25
+"""Standard deviation of the logarithm of true over computed times."""
+_HALF_WIDTH = _SPREAD * math.sqrt(2.0)
+# Gauss-Hermite for a standard normal, and Gauss-Laguerre for an exponential: (node, weight).
+_NORMAL = (
+    (-2.8569700, 0.0112574),
+    (-1.3556262, 0.2220759),
+    (0.0, 0.5333334),
+    (1.3556262, 0.2220759),
+    (2.8569700, 0.0112574),
+)
+_EXPONENTIAL = ((0.4157746, 0.7110930), (2.2942804, 0.2785177), (6.2899451, 0.0103893))
+
+_NONE = 1e-12
+"""A chance below this is not worth working out further."""
+_LOAD_FACTORS = tuple(2.0 ** (step / 6.0) for step in range(-9, 10))
+_LAPSES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+_FACTOR_SPREAD = 0.4
+"""Prior standard deviation of the load factor's logarithm."""
+_LAPSE_COST = 10.0
+"""Prior log-odds lost per unit of lapse."""
+_EVIDENCE = 0.25
+"""Requests of one window share their fate: each counts as this many independent ones."""
+_BUSY_PRIOR_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestMix:
+    """What requests are like, on average."""
+
+    prefill_tokens: float
+    """Prompt tokens to compute: those found in the prefix cache are not."""
+    context_tokens: float
+    """Prompt tokens and half of the answer: what attention reads per step."""
+    output_tokens: float
+    burstiness: float = 1.0
+    """c_a²: squared coefficient of variation of the times between arrivals."""
+    num_adapters: float = 1.0
+    """Different adapter versions in a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """How a replica differs from the formula, by what was observed."""
+
+    load_factor: float = 1.0
+    """It behaves as under this many times the load."""
+    lapse: float = 0.0
+    """Share of requests that miss whatever the load."""
+    busy_factor: float = 1.0
+    """Serving takes this many times the computed share: less than 1 where training gets in between
+    steps, which then carry more tokens each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedWindow:
+    """What a replica attained in some window."""
+
+    arrivals_per_s: float
+    credit_share: float
+    num_arrived: int
+    num_met: int
+    busy_share: float
+    """Share of the time that serving steps took."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Crowd:
+    """How many others an arrival finds: a gamma distribution's mean and shape."""
+
+    mean: float
+    shape: float
+
+    def quantile(self, z: float) -> float:
+        """Return the number at a standard normal's ``z`` (Wilson and Hilferty, PNAS 1931)."""
+        root = 1.0 - 1.0 / (9.0 * self.shape) + z / (3.0 * math.sqrt(self.shape))
+        return float(self.mean * max(root, 0.0) ** 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttainmentModel:
+    """P(load, credit) of one replica, and what it leaves free; decreasing in each argument."""
+
+    cost: StepCoefficients
+    ttft_s: float
+    tpot_s: float
+    mix: RequestMix
+    calibration: Calibration = Calibration()
+    _fixed_s: float = field(init=False, repr=False, compare=False)
+    """c: seconds of a step that do not depend on its sequences."""
+    _token_s: float = field(init=False, repr=False, compare=False)
+    """k: seconds that a sequence adds to a step."""
+    _work_s: float = field(init=False, repr=False, compare=False)
+    """w: seconds that a request adds in all."""
+
+    def __post_init__(self) -> None:
+        """Work out what every probability needs."""
+        cost, mix = self.cost, self.mix
+        token_s = cost.decode_s + cost.context_s * mix.context_tokens
+        work_s = mix.output_tokens * token_s + cost.prefill_s * mix.prefill_tokens
+        object.__setattr__(self, "_fixed_s", cost.constant_s + cost.adapter_s * mix.num_adapters)
+        object.__setattr__(self, "_token_s", token_s)
+        object.__setattr__(self, "_work_s", max(work_s, 1e-9))
+
+    def probability(self, arrivals_per_s: float, credit_share: float) -> float:
+        """Return the share of requests that meet every objective, in [0, 1].
+
+        Args:
+            arrivals_per_s: Requests per second.
+            credit_share: Share of wall time that training has for sure.
+        """
+        stretch = 1.0 / (1.0 - min(credit_share, _MAX_CREDIT))
+        load = arrivals_per_s * self.calibration.load_factor
+        crowd = self._crowd(load, stretch)
+        if crowd is None:
+            return 0.0
+        if crowd.mean == 0.0:
+            chance = self._chance(0.0, 0.0, stretch)
+        else:
+            chance = sum(
+                weight * self._chance(crowd.quantile(z), load, stretch) for z, weight in _NORMAL
+            )
+        return min(1.0, (1.0 - self.calibration.lapse) * chance)
+
+    def free_share(self, arrivals_per_s: float) -> float:
+        """Return the share of wall time that serving leaves without any credit, in [0, 1]."""
+        crowd = self._crowd(arrivals_per_s, 1.0)
+        if crowd is None:
+            return 0.0
+        if crowd.mean == 0.0:
+            return 1.0
+        # The negative binomial's p(0) = q^(r), where q = mean / variance and r = mean q / (1 - q).
+        excess = crowd.mean / crowd.shape - 1.0
+        rate = math.log1p(excess) / excess if excess > 1e-9 else 1.0
+        busy = -math.expm1(-crowd.mean * rate)
+        return max(0.0, 1.0 - self.calibration.busy_factor * busy)
+
+    def _crowd(self, load: float, stretch: float) -> _Crowd | None:
+        """Return who is there at a load; ``None`` if ever more, as the load is too high."""
+        work_s, fixed_s = self._work_s, self._fixed_s
+        busy = load * stretch * work_s
+        if busy >= 1.0:
+            return None
+        peakedness = max(1.0, (1.0 + self.mix.burstiness) / 2.0)
+        rooms = 1.0 + self.mix.output_tokens * fixed_s / work_s
+        return _Crowd(rooms * busy / (1.0 - busy), rooms * busy / peakedness)
+
+    def _chance(self, others: float, load: float, stretch: float) -> float:
+        """Return the chance to meet both objectives beside ``others``."""
+        mix, cost = self.mix, self.cost
+        decode_s = self._fixed_s + self._token_s * others
+        share_s = cost.prefill_s * mix.prefill_tokens / mix.output_tokens * others
+        tpot_s = stretch * (decode_s + self._token_s + share_s)
+        chance = _within(tpot_s, self.tpot_s) if mix.output_tokens > 1.0 else 1.0
+        if chance < _NONE:
+            return 0.0
+        prefill_s = self._prefill_s(others, decode_s, stretch)
+        queue = load * prefill_s
+        if queue >= 1.0:
+            return 0.0
+        base_s = prefill_s + min(others, 1.0) * tpot_s / 2.0
+        wait_s = prefill_s * (1.0 + max(1.0, mix.burstiness)) / 2.0 / (1.0 - queue)
+        late = sum(
+            weight * _within(base_s + node * wait_s, self.ttft_s) for node, weight in _EXPONENTIAL
+        )
+        return chance * ((1.0 - queue) * _within(base_s, self.ttft_s) + queue * late)
+
+    def _prefill_s(self, others: float, decode_s: float, stretch: float) -> float:
+        """Return the time of the steps that carry a prompt, in chunks that TPOT leaves room for."""
+        tokens, token_s = self.mix.prefill_tokens, self.cost.prefill_s
+        chunk = _MAX_CHUNK
+        if others > 0.0 and token_s > 0.0:
+            room = (self.tpot_s - stretch * decode_s) / (stretch * token_s)
+            beside = min(max(room, _MIN_CHUNK), _MAX_CHUNK)
+            chunk += min(others, 1.0) * (beside - _MAX_CHUNK)
+        return stretch * (max(1.0, tokens / chunk) * decode_s + tokens * token_s)
+
+
+def calibrated(model: AttainmentModel, windows: Sequence[ServedWindow]) -> AttainmentModel:
+    """Return the model as windows of late correct it; without any, as it was made.
+
+    The likeliest load factor and lapse on a small grid, each with a prior around none: what load
+    explains is told from what happens at any load by windows of different load.
+    """
+    plain = replace(model, calibration=Calibration())
+    counted = [window for window in windows if window.num_arrived > 0]
+    best, best_score = (1.0, 0.0), -math.inf
+    for factor in _LOAD_FACTORS:
+        tried = replace(plain, calibration=Calibration(load_factor=factor))
+        chances = [tried.probability(one.arrivals_per_s, one.credit_share) for one in counted]
+        for lapse in _LAPSES:
+            score = -0.5 * (math.log(factor) / _FACTOR_SPREAD) ** 2 - _LAPSE_COST * lapse
+            for one, chance in zip(counted, chances, strict=True):
+                score += _EVIDENCE * _log_likelihood(one, (1.0 - lapse) * chance)
+            if score > best_score:
+                best, best_score = (factor, lapse), score
+    said_s = sum(one.seconds * (1.0 - plain.free_share(one.arrivals_per_s)) for one in windows)
+    found_s = sum(one.seconds * one.busy_share for one in windows)
+    busy_factor = (found_s + _BUSY_PRIOR_S) / (said_s + _BUSY_PRIOR_S)
+    return replace(
+        model,
+        calibration=Calibration(load_factor=best[0], lapse=best[1], busy_factor=busy_factor),
+    )
+
+
+def _log_likelihood(window: ServedWindow, chance: float) -> float:
+    sure = min(max(chance, 1e-3), 1.0 - 1e-3)
+    num_missed = window.num_arrived - window.num_met
+    return window.num_met * math.log(sure) + num_missed * math.log(1.0 - sure)
+
+
+def _within(seconds: float, limit_s: float) -> float:
+    """Return the chance that a time computed as ``seconds`` stays within the limit."""
+    if seconds <= 0.0:
+        return 1.0
+    return 0.5 * math.erfc(math.log(seconds / limit_s) / _HALF_WIDTH)

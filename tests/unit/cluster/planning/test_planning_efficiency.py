@@ -1,0 +1,52 @@
+from random import Random
+
+import pytest
+
+from collm.cluster.planning.efficiency import Efficiency, Throughput
+
+
+def test_a_token_of_the_base_step_counts_as_one_and_larger_steps_pay_less():
+    efficiency = Efficiency(phi_tokens=1_000.0, base_tokens=500.0)
+    assert efficiency.e(500.0) == 1.0
+    assert efficiency.e(2_000.0) == pytest.approx(0.5)
+    assert efficiency.e(100.0) > 1.0
+
+
+def test_without_noise_a_tokens_worth_is_one_over_the_step():
+    assert Efficiency(0.0, 500.0).e(1_000.0) == 0.5
+
+
+def test_rate_and_overhead_are_found_within_a_tenth():
+    random, throughput = Random(1), Throughput()
+    for _ in range(200):
+        num_steps = random.randint(1, 8)
+        num_tokens = num_steps * random.choice((512, 1_024, 2_048))
+        seconds = (num_tokens / 350.0 + 0.4 * num_steps) * random.lognormvariate(0.0, 0.1)
+        throughput.observe(num_tokens, num_steps, seconds)
+    for batch in (512.0, 1_024.0, 4_096.0):
+        expected = 1.0 / (1.0 / 350.0 + 0.4 / batch)
+        assert throughput.tokens_per_s(batch) == pytest.approx(expected, rel=0.1)
+    assert throughput.step_s == pytest.approx(0.4, rel=0.25)
+
+
+def test_larger_steps_are_never_slower_per_token():
+    throughput = Throughput()
+    for _ in range(20):
+        throughput.observe(1_000, 1, 3.0)
+    rates = [throughput.tokens_per_s(batch) for batch in (256.0, 1_000.0, 8_000.0)]
+    assert rates == sorted(rates)
+    assert rates[1] == pytest.approx(1_000 / 3.0, rel=0.1)
+
+
+def test_windows_without_training_say_nothing():
+    throughput = Throughput()
+    before = throughput.tokens_per_s(1_000.0)
+    for _ in range(20):
+        throughput.observe(0, 0, 5.0)
+    assert throughput.tokens_per_s(1_000.0) == before
+
+
+def test_efficiency_times_throughput_has_an_inner_best():
+    throughput, efficiency = Throughput((1 / 400, 2.0)), Efficiency(4_000.0, 512.0)
+    progress = [throughput.tokens_per_s(b) * efficiency.e(b) for b in (64.0, 2_000.0, 200_000.0)]
+    assert progress[1] > max(progress[0], progress[2])
