@@ -7,6 +7,7 @@ import pytest
 
 from collm.cluster.snapshot_json import from_json, to_json
 from collm.errors import DataError
+from collm.types import AdapterTotals, GradientSums, ReplicaTotals
 from factories.snapshots import make_snapshot
 
 
@@ -19,6 +20,39 @@ def test_a_snapshot_survives_its_way_through_json() -> None:
     snapshot = make_snapshot(url="http://r", taken_at_s=5.0, quality=MappingProxyType({"a": 0.5}))
     value = json.loads(json.dumps(to_json(snapshot)))
     assert from_json(value, url="http://r", taken_at_s=5.0) == snapshot
+
+
+def test_totals_survive_their_way_through_json() -> None:
+    gradient = GradientSums(num_steps=2, num_differences=6, spread=1e-5, square=0.25)
+    totals = ReplicaTotals(
+        serve_s=1e6, num_gaps=3, adapters={"a": AdapterTotals(num_steps=2, gradient=gradient)}
+    )
+    snapshot = make_snapshot(totals=totals)
+    value = json.loads(json.dumps(to_json(snapshot)))
+    assert from_json(value, url="", taken_at_s=0.0).totals == totals
+
+
+@pytest.mark.parametrize(
+    ("path", "bad"),
+    [
+        (("serve_s",), -1.0),
+        (("serve_s",), math.nan),
+        (("num_gaps",), 1.5),
+        (("adapters",), []),
+        (("adapters", "a", "num_met"), -1),
+        (("adapters", "a", "gradient", "spread"), math.inf),
+        (("adapters", "a", "gradient", "unheard_of"), 1),
+    ],
+)
+def test_a_bad_total_is_refused_and_named(path: tuple[str, ...], bad: object) -> None:
+    snapshot = make_snapshot(totals=ReplicaTotals(adapters={"a": AdapterTotals()}))
+    value = json.loads(json.dumps(to_json(snapshot)))
+    inner = value["totals"]
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = bad
+    with pytest.raises(DataError, match="totals." + ".".join(path)):
+        from_json(value, url="", taken_at_s=0.0)
 
 
 def test_what_only_the_front_knows_is_not_sent() -> None:

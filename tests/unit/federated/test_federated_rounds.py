@@ -13,7 +13,7 @@ from collm.federated.rounds import (
     SliceSums,
     UpdateReport,
 )
-from collm.types import VersionId
+from collm.types import GradientSums, VersionId
 
 PLAN = RoundPlan(
     adapter="clinc",
@@ -34,6 +34,9 @@ REPORT = UpdateReport(
     loss_after=None,
     is_complete=False,
     digest="0123456789abcdef" * 4,
+    gradient=GradientSums(
+        num_steps=3, num_differences=9, spread=0.5, square=2.0, inverse_tokens=0.003
+    ),
 )
 GATE_PLAN = GatePlan(
     adapter="clinc", round=3, candidate=VersionId("clinc@3"), active=None, max_samples=64
@@ -67,6 +70,19 @@ def test_every_missing_or_null_field_is_named(message):
 def test_unknown_fields_are_named(message):
     with pytest.raises(RoundError, match="has no field 'text'"):
         type(message).from_json(message.to_json() | {"text": "secret"})
+
+
+def test_an_update_of_before_there_were_gradient_sums_has_none():
+    value = REPORT.to_json()
+    del value["gradient"]
+    assert UpdateReport.from_json(value).gradient == GradientSums()
+
+
+@pytest.mark.parametrize("bad", [{"spread": -1.0}, {"num_steps": -1}])
+def test_gradient_sums_below_zero_are_refused(bad):
+    value = REPORT.to_json()
+    with pytest.raises(RoundError, match="gradient"):
+        UpdateReport.from_json(value | {"gradient": value["gradient"] | bad})
 
 
 @pytest.mark.parametrize("value", [None, [], "plan", 3])

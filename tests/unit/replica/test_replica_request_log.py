@@ -73,9 +73,17 @@ class Log:
         self.log.observe([event], now_s)
 
     @property
+    def arrivals(self):
+        return self.metrics.arrivals
+
+    @property
     def record(self):
         (record,) = self.metrics.records
         return record
+
+
+def test_an_arrival_is_counted_at_its_own_time():
+    assert Log(arrived_at_s=12.5).arrivals == [("a", 12.5)]
 
 
 def test_times_of_one_choice():

@@ -23,7 +23,7 @@ from collm.training.events import (
 from collm.training.measuring import Limits
 from collm.training.round_job import RoundJob
 from collm.training.trainer import Trainer
-from collm.types import VersionId
+from collm.types import GradientSums, VersionId
 from factories.training import (
     FixedSizes,
     gate_config,
@@ -144,6 +144,17 @@ def test_a_round_upon_the_same_base_goes_on_from_what_was_learned(decoder):
     assert second.num_examples > first.num_examples
     assert not torch.equal(second.state.flat, first.state.flat)
     assert second.base is None
+
+
+def test_each_report_tells_of_the_gradients_since_the_one_before(decoder):
+    world = World(decoder)
+    for number in (1, 2):
+        num_before = len(reports(world.events))
+        update, total = world.train(number), GradientSums()
+        for report in reports(world.events)[num_before:]:
+            total = total.plus(report.gradient)
+        assert total.num_steps > 0
+        assert update.gradient == total
 
 
 def test_finish_reports_what_there_is(decoder):
