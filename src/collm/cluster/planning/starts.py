@@ -1,0 +1,76 @@
+"""Shares of the traffic to begin a search from: pure functions of a ledger's places."""
+
+from collections.abc import Sequence
+
+from collm.cluster.planning.ledger import Ledger, Shares
+
+_KNEE = 0.9
+"""A replica's capacity is the load that leaves its chance this share of an idle one's."""
+_MAX_LOAD = 1e4
+_HALVINGS = 20
+_MOST_FULL = 6
+"""Replicas of which each is tried as the one that gets all that is too much."""
+
+
+def capacities(ledger: Ledger) -> list[float]:
+    """Return the requests per second that each replica bears, relative to the others.
+
+    A replica of which nothing is known counts as the mean of the others.
+    """
+    known = [_knee(ledger, i) if place.is_known else None for i, place in enumerate(ledger.places)]
+    measured = [one for one in known if one is not None]
+    mean = sum(measured) / len(measured) if measured else 1.0
+    return [mean if one is None else one for one in known]
+
+
+def _knee(ledger: Ledger, i: int) -> float:
+    probability = ledger.places[i].attainment.probability
+    limit = _KNEE * probability(0.0, 0.0)
+    low, high = 1e-3, 1.0
+    while high < _MAX_LOAD and probability(high, 0.0) > limit:
+        low, high = high, 4.0 * high
+    for _ in range(_HALVINGS):
+        middle = (low * high) ** 0.5
+        if probability(middle, 0.0) > limit:
+            low = middle
+        else:
+            high = middle
+        if high < 1.02 * low:
+            break
+    return low
+
+
+def proportional(ledger: Ledger, capacity: Sequence[float]) -> Shares:
+    """Return shares in proportion to capacities, each adapter's over those that serve it."""
+    shares: list[dict[int, float]] = [{} for _ in ledger.places]
+    for j, servers in enumerate(ledger.servers):
+        whole = sum(capacity[i] for i in servers)
+        for i in servers:
+            shares[i][j] = capacity[i] / whole if whole > 0.0 else 1.0 / len(servers)
+    return shares
+
+
+def even(ledger: Ledger) -> Shares:
+    """Return the same share for each replica that serves an adapter."""
+    return proportional(ledger, [1.0] * len(ledger.places))
+
+
+def overflowing(ledger: Ledger, capacity: Sequence[float]) -> list[Shares]:
+    """Return, when there is more traffic than all bear, shares that spare all replicas but one.
+
+    What would make every replica miss its objectives makes one miss all of them. Which one is best
+    is not known beforehand, so there is an answer for each of the first few.
+    """
+    arrivals, whole = sum(ledger.arrivals), sum(capacity)
+    if arrivals <= whole:
+        return []
+    found: list[Shares] = []
+    for full in range(min(len(ledger.places), _MOST_FULL)):
+        shares = [dict(own) for own in proportional(ledger, capacity)]
+        for j, servers in enumerate(ledger.servers):
+            if full in servers:
+                for i in servers:
+                    shares[i][j] *= whole / arrivals
+                shares[full][j] += 1.0 - whole / arrivals
+        found.append(shares)
+    return found
