@@ -310,3 +310,7 @@ class ReplicaSnapshot:
     """Digest of the base model: adapters go only between replicas that have the same."""
     totals: ReplicaTotals = ReplicaTotals()
     """What it did so far."""
+    allocation: int = 0
+    """Number of the allocation that is in force there; 0 for none."""
+    credit_scale: float = 1.0
+    """What missed objectives have left of the credit that was granted, in (0, 1]."""

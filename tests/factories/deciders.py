@@ -14,6 +14,7 @@ from collm.lora.store import AdapterStore
 from collm.metrics.exporter import ReplicaMetrics
 from collm.model.spec import ModelSpec
 from collm.pacing.config import Objectives
+from collm.pacing.credit import Credit
 from collm.replica.deciders import DecisionLimits, build_deciders
 from collm.replica.inbox import AddJob, Inbox, JobMessage, Published, Rollback
 from collm.training.events import HeldOutReport
@@ -52,6 +53,9 @@ class RecordedTrainer:
 
     def promoted(self, adapter, version, state, previous, previous_state):
         self._do("promoted", adapter, version, previous)
+
+    def allot(self, time_shares, tokens_per_step):
+        self._do("allot", time_shares, tokens_per_step)
 
     def remove(self, adapter):
         self.adapters = tuple(name for name in self.adapters if name != adapter)
@@ -93,6 +97,7 @@ class World:
         bank = AdapterBank(lora_layout(SPEC, 2), num_slots, torch.float32, torch.device("cpu"))
         self.store = AdapterStore(bank, "tiny", lambda version: None)
         self.trainer = RecordedTrainer()
+        self.credit = Credit()
         self.num_refreshes = 0
         self.deciders = build_deciders(
             self.trainer,
@@ -106,6 +111,7 @@ class World:
                 slot_wait_s=10.0,
                 checkpoint_interval_s=15.0,
             ),
+            self.credit,
         )
         self.learner = self.deciders.learner
         self.add_job()

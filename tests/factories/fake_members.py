@@ -13,6 +13,7 @@ from collm.cluster.members import Members
 from collm.cluster.timing import Timing
 from collm.errors import CollmError, RoundError, UnknownObjectError, UnreachableError
 from collm.federated.aggregate_plan import REPORT_FILE, AggregatePlan, AggregateReport
+from collm.federated.allotment import Allotment
 from collm.federated.rounds import (
     GatePlan,
     GateReport,
@@ -81,6 +82,7 @@ class FakeMember:
     plans: list[RoundPlan] = field(default_factory=list)
     versions: dict[VersionId, AdapterFiles] = field(default_factory=dict)
     active: dict[str, VersionId] = field(default_factory=dict)
+    allotments: list[Allotment] = field(default_factory=list)
     promotions: list[VersionId] = field(default_factory=list)
     _polls: dict[int, int] = field(default_factory=dict)
     _finished: set[int] = field(default_factory=set)
@@ -91,6 +93,11 @@ class FakeMember:
         self._polls.clear()
         self._finished.clear()
         self._gates.clear()
+
+    async def follow(self, allotment: Allotment) -> None:
+        """Keep the allotment, and say so in the snapshot."""
+        self._answer()
+        self.allotments.append(allotment)
 
     async def start_round(self, plan: RoundPlan) -> None:
         """Begin to count polls."""
@@ -187,7 +194,12 @@ class FakeCluster:
     def live(self) -> dict[str, ReplicaSnapshot]:
         """Return the snapshots of members that answer."""
         return {
-            name: snapshot(name, active=dict(member.active), base_digest=member.base_digest)
+            name: snapshot(
+                name,
+                active=dict(member.active),
+                base_digest=member.base_digest,
+                allocation=member.allotments[-1].number if member.allotments else 0,
+            )
             for name, member in self.members.items()
             if member.is_live
         }

@@ -12,6 +12,7 @@ from collm.errors import (
     UnknownAdapterError,
     UnknownObjectError,
 )
+from collm.federated.allotment import Allotment
 from collm.federated.rounds import GatePlan, GateReport, Progress, RoundPlan, UpdateReport
 from collm.types import ReplicaSnapshot, VersionId, VersionInfo
 from factories.fake_replica import INFO
@@ -27,6 +28,7 @@ class FakeRoundDesk:
         self.gates: list[GatePlan] = []
         self.rounds: dict[tuple[str, int], Progress[UpdateReport]] = {}
         self.comparisons: dict[tuple[str, int], Progress[GateReport]] = {}
+        self.allotments: list[Allotment] = []
         self.finished: list[tuple[str, int]] = []
         self.updates: dict[tuple[str, int], bytes] = {}
         self.versions: dict[str, tuple[bytes, bytes, Mapping[str, str]]] = {}
@@ -35,6 +37,10 @@ class FakeRoundDesk:
 
     def state(self) -> ReplicaSnapshot:
         return self.snapshot
+
+    def follow(self, allotment: Allotment) -> None:
+        self._check()
+        self.allotments.append(allotment)
 
     async def start_round(self, plan: RoundPlan) -> None:
         self._check()

@@ -28,10 +28,11 @@ from collm.pacing.config import Objectives, PacingConfig
 from collm.pacing.cost import QuantumCostModel, StepCostModel
 from collm.pacing.credit import Credit
 from collm.pacing.quanta import Quantum
+from collm.replica.allotments import Allotments
 from collm.replica.assembly import Replica, open_replica
 from collm.replica.board import Board
 from collm.replica.config import ReplicaConfig
-from collm.replica.deciders import DecisionLimits, build_deciders
+from collm.replica.deciders import Deciders, DecisionLimits, build_deciders
 from collm.replica.inbox import Abort, AddJob, Inbox, Submit
 from collm.replica.learner import Learner
 from collm.replica.loop import StepLoop, StepReport
@@ -208,12 +209,25 @@ class Rig:
     trainer: TickingTrainer
     runner: TickingRunner
     archive: InstantArchive
-    learner: Learner
+    deciders: Deciders
+    credit: Credit
     board: Board
     metrics: ReplicaMetrics
     events: dict[str, list[TokenEvent]]
     quanta_before: dict[str, int]
     """Quanta that had run when a request's first event came."""
+
+    @property
+    def learner(self) -> Learner:
+        return self.deciders.learner
+
+    @property
+    def allotments(self) -> Allotments:
+        return self.deciders.allotments
+
+    def add_job(self, job: Job) -> None:
+        record = job_record(f"ftjob-{len(self.trainer.adapters)}", job.name)
+        self.deciders.jobs.add(AddJob(job=job, record=record, base=None))
 
     @property
     def store(self) -> AdapterStore:
@@ -255,9 +269,10 @@ def build_rig(
     *,
     min_promotion_interval_s: float = 0.0,
     checkpoint_interval_s: float = 1.0,
+    credit_share: float = 0.0,
 ) -> Rig:
     """Wire a step loop around an engine, as ``open_replica`` does, on a clock that a test owns."""
-    clock, inbox = ManualClock(), Inbox()
+    clock, inbox, credit = ManualClock(), Inbox(), Credit(credit_share)
     trainer, runner = TickingTrainer((), clock, inbox), TickingRunner(engine, clock)
     archive = InstantArchive(inbox)
     objectives = Objectives()
@@ -275,13 +290,14 @@ def build_rig(
             slot_wait_s=10.0,
             checkpoint_interval_s=checkpoint_interval_s,
         ),
+        credit,
     )
     for number, job in enumerate(jobs):
         record = job_record(f"ftjob-{number}", job.name)
         deciders.jobs.add(AddJob(job=job, record=record, base=None))
     learner = deciders.learner
     board.show("adapters", learner.snapshot)
-    credit, step_cost = Credit(0.0), StepCostModel()
+    step_cost = StepCostModel()
     budget = LatencyBudget(
         objectives,
         step_cost,
@@ -321,7 +337,8 @@ def build_rig(
         trainer=trainer,
         runner=runner,
         archive=archive,
-        learner=learner,
+        deciders=deciders,
+        credit=credit,
         board=board,
         metrics=metrics,
         events=events,

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from collm.errors import CollmError, RoundError, StateError, UnknownObjectError, UnreachableError
+from collm.federated.allotment import Allotment
 from collm.federated.rounds import GatePlan, GateReport, Progress, RoundPlan, UpdateReport
 from collm.types import VersionId
 
@@ -46,6 +47,10 @@ class MemberControl(Protocol):
     it refuses: ``UnknownObjectError`` for what it does not know (any more), ``StateError`` for what
     it cannot do yet.
     """
+
+    async def follow(self, allotment: Allotment) -> None:
+        """Allot it its part of an allocation; repeating that renews it."""
+        ...
 
     async def start_round(self, plan: RoundPlan) -> None:
         """Ask it to train; no effect when it does already."""
@@ -90,6 +95,10 @@ class ReplicaControl:
         self._client = client
         self._url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {secret}"}
+
+    async def follow(self, allotment: Allotment) -> None:
+        """Allot it its part of an allocation; repeating that renews it."""
+        await self._call("POST", "/control/allocation", json=allotment.to_json())
 
     async def start_round(self, plan: RoundPlan) -> None:
         """Ask it to train; no effect when it does already."""

@@ -80,6 +80,8 @@ def from_json(value: object, *, url: str, taken_at_s: float) -> ReplicaSnapshot:
         is_draining=_typed("is_draining", row["is_draining"], bool),
         base_digest=_typed("base_digest", row["base_digest"], str),
         totals=_totals(row["totals"]),
+        allocation=_count("allocation", row["allocation"]),
+        credit_scale=_number("credit_scale", row["credit_scale"], most=1.0),
     )
 
 

@@ -35,6 +35,11 @@ class Credit:
         return self._share * self._scale
 
     @property
+    def full_share(self) -> float:
+        """Share that was granted, before misses took from it."""
+        return self._share
+
+    @property
     def scale(self) -> float:
         """What misses have left of the share, in (0, 1]."""
         return self._scale

@@ -23,7 +23,6 @@ from collm.replica.engine_parts import EngineParts, PacingParts, build_engine, w
 from collm.replica.feedback import FeedbackDesk
 from collm.replica.fine_tuning import FineTuning, slots_for
 from collm.replica.inbox import Inbox, Stop
-from collm.replica.learner import Learner
 from collm.replica.learning_parts import DiskParts, LearningParts, build_disk, build_learning
 from collm.replica.loop import StepLoop
 from collm.replica.post import Post
@@ -131,7 +130,7 @@ def _wire(
     disk = build_disk(data, checkpoint, settings, inbox)
     learning = build_learning(engine, disk, settings, samples, metrics, board, clock)
     log = RequestLog(metrics, settings.pacing, engine.pacing.credit, traces)
-    _show(board, log, learning.learner, engine, metrics)
+    _show(board, log, learning, engine, metrics)
     warm_up_engine(engine, settings.base_model, clock)
     warm_up(engine.decoder)
     board.describe_by(learning.outlook.look)
@@ -229,7 +228,7 @@ def _replica(
 def _show(
     board: Board,
     log: RequestLog,
-    learner: Learner,
+    learning: LearningParts,
     engine: EngineParts,
     metrics: ReplicaMetrics,
 ) -> None:
@@ -237,7 +236,8 @@ def _show(
     board.show("finished", lambda: log.num_finished)
     board.show("failed", lambda: log.num_failed)
     board.show("mixed", lambda: log.num_mixed)
-    board.show("adapters", learner.snapshot)
+    board.show("adapters", learning.learner.snapshot)
+    board.show("allocation", learning.allotments.snapshot)
     board.show("weight_bytes", lambda: engine.decoder.weights.num_bytes)
     board.show("resident_bytes", resident_bytes)
     board.show("loop_seconds", metrics.times.seconds)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from collm.clock import Clock
 from collm.lora.store import AdapterStore
 from collm.metrics.exporter import ReplicaMetrics
+from collm.pacing.credit import Credit
+from collm.replica.allotments import Allotments
 from collm.replica.archive import Archive
 from collm.replica.board import Board
 from collm.replica.jobs import JobDesk
@@ -35,6 +37,7 @@ class Deciders:
     versions: VersionDesk
     rounds: RoundBoard
     """What was found for others; any thread may read it."""
+    allotments: Allotments
 
 
 def build_deciders(
@@ -45,6 +48,7 @@ def build_deciders(
     board: Board,
     clock: Clock,
     limits: DecisionLimits,
+    credit: Credit,
     name: str = "replica",
 ) -> Deciders:
     """Make them; a swap reaches training first, then the board, then whoever asked for it.
@@ -82,14 +86,18 @@ def build_deciders(
         on_swap=on_swap,
         on_change=board.refresh,
     )
+    allotments = Allotments(trainer, credit, clock)
     learner = Learner(
         trainer,
         jobs,
         rounds,
         promotions,
         archive,
+        allotments,
         clock,
         on_regression=versions.regressed,
         checkpoint_interval_s=limits.checkpoint_interval_s,
     )
-    return Deciders(jobs=jobs, learner=learner, versions=versions, rounds=round_board)
+    return Deciders(
+        jobs=jobs, learner=learner, versions=versions, rounds=round_board, allotments=allotments
+    )

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
+from collm.federated.allotment import Allotment
 from collm.federated.rounds import GatePlan, RoundPlan
 from collm.lora.state import AdapterState
 from collm.store.jobs import JobRecord
@@ -240,6 +241,13 @@ class CompareVersions:
 
 
 @dataclass(frozen=True, slots=True)
+class Follow:
+    """Give credit, time and sizes of steps as the coordinator allots them."""
+
+    allotment: Allotment
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the loop after this step."""
 
@@ -249,7 +257,7 @@ VersionMessage = (
 )
 JobMessage = AddJob | CancelJob | PauseJob | ResumeJob | AddSamples | RemoveSample
 RoundMessage = StartRound | FinishRound | CompareVersions
-Message = Submit | Finish | Abort | Stop | VersionMessage | JobMessage | RoundMessage
+Message = Submit | Finish | Abort | Follow | Stop | VersionMessage | JobMessage | RoundMessage
 
 
 def tell(reply: "Future[T] | None", outcome: T | Exception) -> None:

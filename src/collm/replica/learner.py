@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from collm.clock import Clock
+from collm.federated.allotment import Allotment
 from collm.gate.trial import Verdict
+from collm.replica.allotments import Allotments
 from collm.replica.archive import Archive
 from collm.replica.inbox import (
     AddJob,
@@ -52,6 +54,7 @@ class Learner:
         rounds: Has jobs train and compare for others.
         promotions: Takes what is better than what is served.
         archive: Writes refusals and checkpoints.
+        allotments: Keeps what a coordinator allots.
         clock: Monotonic time.
         on_regression: Called with an adapter and the numbers that show that its active version does
             worse on live feedback than the one before.
@@ -65,6 +68,7 @@ class Learner:
         rounds: RoundMember,
         promotions: Promotions,
         archive: Archive,
+        allotments: Allotments,
         clock: Clock,
         *,
         on_regression: Callable[[str, Mapping[str, Any]], None],
@@ -75,6 +79,7 @@ class Learner:
         self._rounds = rounds
         self._promotions = promotions
         self._archive = archive
+        self._allotments = allotments
         self._clock = clock
         self._on_regression = on_regression
         self._checkpoint_interval_s = checkpoint_interval_s
@@ -105,6 +110,10 @@ class Learner:
         """Carry out what a coordinator asks."""
         self.handle(self._rounds.receive(message))
 
+    def follow(self, allotment: Allotment) -> None:
+        """Carry out what a coordinator allots."""
+        self._allotments.receive(allotment)
+
     def receive(self, message: JobMessage) -> None:
         """Carry out a message about a job."""
         match message:
@@ -133,6 +142,7 @@ class Learner:
             self._next_checkpoint_s = now_s + self._checkpoint_interval_s
             self._trainer.request_snapshots()
         self._promotions.tend()
+        self._allotments.tend()
         self.handle(self._rounds.tend())
         for adapter in self._jobs.finishing:
             if self._promotions.is_settled(adapter):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from collm.clock import Clock
 from collm.metrics.exporter import ReplicaMetrics
 from collm.model.checkpoint import Checkpoint
+from collm.replica.allotments import Allotments
 from collm.replica.archive import Archive
 from collm.replica.board import Board
 from collm.replica.deciders import DecisionLimits, build_deciders
@@ -47,6 +48,7 @@ class LearningParts:
     builder: JobBuilder
     rounds: RoundBoard
     outlook: Outlook
+    allotments: Allotments
 
 
 def build_disk(
@@ -84,7 +86,15 @@ def build_learning(
     )
     name = settings.name or LONE_REPLICA
     deciders = build_deciders(
-        trainer, engine.adapters, disk.archive, metrics, board, clock, limits, name
+        trainer,
+        engine.adapters,
+        disk.archive,
+        metrics,
+        board,
+        clock,
+        limits,
+        engine.pacing.credit,
+        name,
     )
     builder = _builder(engine, disk, settings, samples)
     update_configured_jobs(disk.data, settings.training.jobs)
@@ -102,7 +112,9 @@ def build_learning(
             disk.library.base_digest,
             deciders.jobs.qualities,
             metrics.totals,
+            deciders.allotments,
         ),
+        allotments=deciders.allotments,
     )
 
 

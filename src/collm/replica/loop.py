@@ -21,6 +21,7 @@ from collm.replica.inbox import (
     CompareVersions,
     Finish,
     FinishRound,
+    Follow,
     Inbox,
     Message,
     PauseJob,
@@ -219,5 +220,7 @@ class StepLoop:
                 self._learner.receive(message)
             case StartRound() | FinishRound() | CompareVersions():
                 self._learner.receive_round(message)
+            case Follow(allotment):
+                self._learner.follow(allotment)
             case _:
                 self._versions.receive(message)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from collm.metrics.totals import Totals
 from collm.pacing.config import PacingConfig
+from collm.replica.allotments import Allotments
 from collm.replica.engine_parts import EngineParts
 from collm.replica.job_progress import Quality
 from collm.types import ReplicaSnapshot, StepCoefficients
@@ -25,6 +26,7 @@ class Outlook:
         base_digest: The base model's.
         qualities: Returns the quality of what is served, by adapter.
         totals: What was done so far.
+        allotments: What a coordinator has allotted.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Outlook:
         base_digest: str,
         qualities: Callable[[], Mapping[str, Quality]],
         totals: Totals,
+        allotments: Allotments,
     ) -> None:
         self._name = name
         self._engine = engine
@@ -42,6 +45,7 @@ class Outlook:
         self._base_digest = base_digest
         self._qualities = qualities
         self._totals = totals
+        self._allotments = allotments
 
     def look(self) -> ReplicaSnapshot:
         """Return how things are now; the front adds what only it can know."""
@@ -78,6 +82,8 @@ class Outlook:
             is_draining=False,
             base_digest=self._base_digest,
             totals=self._totals.totals(),
+            allocation=self._allotments.number,
+            credit_scale=self._allotments.credit_scale,
         )
 
 

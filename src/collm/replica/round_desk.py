@@ -13,13 +13,14 @@ from collm.errors import (
     UnknownAdapterError,
     UnknownObjectError,
 )
+from collm.federated.allotment import Allotment
 from collm.federated.rounds import GatePlan, GateReport, Progress, RoundPlan, UpdateReport
 from collm.lora.state import AdapterState
 from collm.lora.terms import Terms
 from collm.model.spec import ModelSpec
 from collm.replica.archive import Archive
 from collm.replica.foreign_folder import read_files
-from collm.replica.inbox import CompareVersions, FinishRound, StartRound
+from collm.replica.inbox import CompareVersions, FinishRound, Follow, StartRound
 from collm.replica.library import Library
 from collm.replica.post import Post
 from collm.replica.round_board import RoundBoard
@@ -67,6 +68,10 @@ class RoundDesk:
     def state(self) -> ReplicaSnapshot:
         """Return how the replica stands, without waiting for it."""
         return self._look()
+
+    def follow(self, allotment: Allotment) -> None:
+        """Give credit, time and sizes of steps as allotted, from the next step on."""
+        self._post.send(Follow(allotment))
 
     # Rounds
 

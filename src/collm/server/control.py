@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 
 from collm.cluster.snapshot_json import to_json
 from collm.errors import RequestError
+from collm.federated.allotment import Allotment
 from collm.federated.rounds import GatePlan, Progress, RoundPlan
 from collm.server.adapter_files import (
     CONFIG,
@@ -58,6 +59,15 @@ async def show_state(request: Request) -> Response:
     snapshot = service.rounds.state()
     ratio = service.prompt_ratio.bytes_per_token
     return JSONResponse(to_json(replace(snapshot, bytes_per_token=ratio)))
+
+
+@router.post("/control/allocation")
+async def follow_allocation(request: Request) -> Response:
+    """Give credit, time and sizes of steps as allotted; a repetition renews it."""
+    service = _alive(request)
+    allotment = await _read(request, Allotment.from_json)
+    service.rounds.follow(allotment)
+    return JSONResponse({"number": allotment.number}, HTTPStatus.ACCEPTED)
 
 
 @router.post("/control/rounds")

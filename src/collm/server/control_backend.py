@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from collm.federated.allotment import Allotment
 from collm.federated.rounds import GatePlan, GateReport, Progress, RoundPlan, UpdateReport
 from collm.types import ReplicaSnapshot, VersionInfo
 
@@ -13,6 +14,10 @@ class RoundDesk(Protocol):
 
     def state(self) -> ReplicaSnapshot:
         """Return how the replica stands, without waiting for it."""
+        ...
+
+    def follow(self, allotment: Allotment) -> None:
+        """Give credit, time and sizes of steps as allotted, from the next step on."""
         ...
 
     async def start_round(self, plan: RoundPlan) -> None:

@@ -55,6 +55,8 @@ class Learning:
         self._learned: list[MicroBatch] = []
         self._spread = GradientSpread()
         self._loss_sum = 0.0
+        self.tokens_per_step = config.tokens_per_step
+        """Sample tokens accumulated before each optimizer step; changes between micro-batches."""
 
     @property
     def has_gradient(self) -> bool:
@@ -70,7 +72,7 @@ class Learning:
     def is_step_due(self) -> bool:
         """Whether enough was learned for a step, or nothing follows."""
         is_last = self.has_gradient and not self.stream.has_next
-        return is_last or self.num_pending_tokens >= self._config.tokens_per_step
+        return is_last or self.num_pending_tokens >= self.tokens_per_step
 
     def learn(self, max_tokens: int | None = None) -> Generator[Quantum, None, int]:
         """Run one micro-batch forward and backward into the gradient; return its rows.

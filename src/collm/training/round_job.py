@@ -105,6 +105,16 @@ class RoundJob:
 
     # What the trainer does
 
+    @property
+    def tokens_per_step(self) -> int:
+        """Sample tokens accumulated before each optimizer step."""
+        return self._learning.tokens_per_step
+
+    @tokens_per_step.setter
+    def tokens_per_step(self, tokens: int | None) -> None:
+        """Take another size from now on; ``None`` is the configured one."""
+        self._learning.tokens_per_step = tokens or self.config.tokens_per_step
+
     def next_program(self) -> Program | None:
         """Return what to do next; ``None`` to rest until somebody asks."""
         if self._new_base is not None:

@@ -25,6 +25,10 @@ class FairShares:
         self._shares[name] = 0.0
         self._idle.add(name)
 
+    def reweigh(self, name: str, weight: float) -> None:
+        """Give ``name`` another weight from now on; what it spent is spent."""
+        self._weights[name] = weight
+
     def remove(self, name: str) -> None:
         """Forget ``name``."""
         del self._weights[name], self._shares[name]

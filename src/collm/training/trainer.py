@@ -1,6 +1,6 @@
 """All jobs of a replica, one quantum at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from collm.clock import Clock
 from collm.lora.state import AdapterState
@@ -77,6 +77,20 @@ class Trainer:
         del self._jobs[adapter]
         self._shares.remove(adapter)
         self._paused.discard(adapter)
+
+    def allot(self, time_shares: Mapping[str, float], tokens_per_step: Mapping[str, int]) -> None:
+        """Divide time and size steps so from now on; adapters left out go by their own settings.
+
+        Those with a time share divide what their own weights would give them together.
+        """
+        named = time_shares.keys() & self._jobs.keys()
+        whole = sum(self._jobs[name].config.weight for name in named)
+        parts = sum(time_shares[name] for name in named)
+        for name, job in self._jobs.items():
+            is_named = name in named
+            weight = whole * time_shares[name] / parts if is_named else job.config.weight
+            self._shares.reweigh(name, weight)
+            job.tokens_per_step = tokens_per_step.get(name)
 
     def pause(self, adapter: str) -> None:
         """Let ``adapter`` rest after a snapshot; micro-batches since its last step come again."""

@@ -12,6 +12,7 @@ from collm.lora.layout import lora_layout
 from collm.lora.store import AdapterStore
 from collm.metrics.exporter import ReplicaMetrics
 from collm.pacing.config import Objectives
+from collm.pacing.credit import Credit
 from collm.pacing.quanta import QuantumKind
 from collm.replica.archive import Archive
 from collm.replica.deciders import DecisionLimits, build_deciders
@@ -54,6 +55,7 @@ class Rig:
             DecisionLimits(
                 min_promotion_interval_s=0.0, slot_wait_s=10.0, checkpoint_interval_s=interval_s
             ),
+            Credit(),
         ).learner
         record = data.jobs.add(adapter="a", settings={}, is_continuous=True)
         job = make_job(decoder, job_config())

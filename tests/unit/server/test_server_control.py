@@ -15,6 +15,7 @@ from collm.errors import (
     UnknownAdapterError,
     UnknownObjectError,
 )
+from collm.federated.allotment import AdapterAllotment, Allotment
 from collm.federated.rounds import (
     GatePlan,
     GateReport,
@@ -247,3 +248,29 @@ def test_answers_of_a_cluster_name_their_replica(desk):
     membership = Membership("left-one", SECRET)
     answer = request(desk, "POST", "/v1/chat/completions", membership=membership, json=body)
     assert replica_of(answer.json()["id"]) == "left-one"
+
+
+def test_allocation_is_followed_and_named(ask, desk):
+    part = AdapterAllotment(credit_share=0.1, time_share=1.0, tokens_per_step=512)
+    allotment = Allotment(number=4, valid_s=60.0, adapters={"a": part})
+    ask(lambda control: control.follow(allotment))
+    assert desk.allotments == [allotment]
+
+
+def test_allocation_needs_the_secret_and_sense(ask, desk):
+    allotment = Allotment(number=4, valid_s=60.0, adapters={})
+    with pytest.raises(RoundError, match="secret"):
+        ask(lambda control: control.follow(allotment), secret="another")
+    assert desk.allotments == []
+
+    async def malformed():
+        async with http_of(desk, Membership("r0", SECRET)) as http:
+            return await http.post(
+                "/control/allocation",
+                json={"number": 0, "valid_s": 1.0, "adapters": {}},
+                headers={"authorization": f"Bearer {SECRET}"},
+            )
+
+    response = asyncio.run(malformed())
+    assert response.status_code == 400
+    assert "number" in response.json()["error"]["message"]
