@@ -30,6 +30,12 @@ _HOME_SHARE = 0.5
 """A replica that has this share of a prompt is the conversation's home."""
 _NOISE_ERRORS = 2.0
 """Qualities differ when they are this many standard errors of their difference apart."""
+_MAX_COST = 0.25
+"""Of what is at stake, the most that a replica can lose to a cheaper one by its price: prices hold
+for a little more load, and an objective that would be missed is not theirs to decide."""
+_SHARE_WEIGHT = 0.05
+"""Of what is at stake, what a replica that is far above its share of the traffic must be better by:
+it outweighs ties and a conversation's home, and not an objective that would be missed."""
 
 
 class Router:
@@ -44,6 +50,20 @@ class Router:
         self._config = config
         self._random = random
         self._prices: Mapping[str, float] = {}
+        self._traffic: Mapping[str, Mapping[str, float]] = {}
+
+    def follow(
+        self, prices: Mapping[str, float], traffic: Mapping[str, Mapping[str, float]]
+    ) -> None:
+        """Follow a new allocation.
+
+        Args:
+            prices: As the property of this name.
+            traffic: By adapter, the share of its requests that each replica should get; a gentle
+                pull towards it, nothing for adapters that are missing.
+        """
+        self.prices = prices
+        self._traffic = dict(traffic)
 
     @property
     def prices(self) -> Mapping[str, float]:
@@ -88,7 +108,7 @@ class Router:
                 return Turned(max(least.overdue_s(num_output), 1.0), TurnedReason.LATE)
             return _choice(least)
         home = sent.session_home(request)
-        return _choice(self._most_valuable(forecasts, home))
+        return _choice(self._most_valuable(forecasts, home, request.model, sent))
 
     def _candidate_ids(
         self,
@@ -156,15 +176,16 @@ class Router:
             forecasts.append(forecast)
         return forecasts
 
-    def _most_valuable(self, forecasts: list[Forecast], home: str | None) -> Forecast:
+    def _most_valuable(
+        self, forecasts: list[Forecast], home: str | None, model: str, sent: Sent
+    ) -> Forecast:
         """Return the best value; among equals the one of the least burden."""
         qualities = _qualities(forecasts)
         values = [one.chance * quality for one, quality in zip(forecasts, qualities, strict=True)]
-        if self._prices:
-            for index, one in enumerate(forecasts):
-                price = self._prices.get(one.standing.snapshot.replica_id, 0.0)
-                values[index] -= price * one.work_s
-        best, at_stake = max(values), max(qualities)
+        at_stake = max(qualities)
+        if self._prices or self._traffic:
+            self._follow_allocation(values, forecasts, at_stake, model.partition("@")[0], sent)
+        best = max(values)
         least_home, least_away = best - _STAY_SHARE * at_stake, best - _TIE_SHARE * at_stake
         tied = []
         for one, value in zip(forecasts, values, strict=True):
@@ -173,6 +194,30 @@ class Router:
                 if is_home or value >= least_away:
                     tied.append((not is_home, _burden_s(one), one))
         return min(tied, key=itemgetter(0, 1))[2]
+
+    def _follow_allocation(
+        self,
+        values: list[float],
+        forecasts: list[Forecast],
+        at_stake: float,
+        adapter: str,
+        sent: Sent,
+    ) -> None:
+        """Take off what work costs beyond the cheapest, and pull towards the traffic's shares."""
+        ids = [one.standing.snapshot.replica_id for one in forecasts]
+        if self._prices:
+            price_of = self._prices.get
+            costs = [
+                price_of(name, 0.0) * one.work_s for name, one in zip(ids, forecasts, strict=True)
+            ]
+            cheapest, most = min(costs), _MAX_COST * at_stake
+            for index, cost in enumerate(costs):
+                values[index] -= min(cost - cheapest, most)
+        shares = self._traffic.get(adapter)
+        if shares is not None:
+            weight = _SHARE_WEIGHT * at_stake
+            for index, excess in enumerate(sent.excesses(adapter, ids, shares)):
+                values[index] -= weight * excess
 
 
 def _qualities(forecasts: list[Forecast]) -> list[float]:

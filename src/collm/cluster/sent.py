@@ -1,5 +1,7 @@
 """What the front sent where: corrects snapshots, and says where caches probably are."""
 
+from collections.abc import Mapping, Sequence
+
 from collm.cluster.affinity import DEFAULT_MAX_ENTRIES, Affinity, Cached
 from collm.cluster.demand import DemandBook
 from collm.cluster.lanes import NOTHING_SENT, Lane, SentLoad, Ticket
@@ -64,6 +66,16 @@ class Sent:
     def latest(self, model: str) -> str | None:
         """Return the replica that a request for ``model`` was sent to last."""
         return self._affinity.latest(model)
+
+    def arrivals_per_s(self, adapter: str, now_s: float) -> float:
+        """Return the requests per second for an adapter, the latest ones counting most."""
+        return self._demand.per_s(adapter, now_s)
+
+    def excesses(
+        self, adapter: str, replica_ids: Sequence[str], shares: Mapping[str, float]
+    ) -> list[float]:
+        """Return how far each replica is above its share of an adapter's requests, from -1 to 1."""
+        return self._demand.excesses(adapter, replica_ids, shares)
 
     def demand(self, adapter: str, replica_id: str) -> float:
         """Return the requests for an adapter that a replica was sent lately, the older the less."""

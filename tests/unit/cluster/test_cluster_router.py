@@ -234,6 +234,49 @@ def test_a_price_on_work_moves_traffic_to_the_replica_where_it_adds_least() -> N
     assert choose(router, request, table, Sent()).replica_id == "serving"
 
 
+def test_no_price_makes_a_request_miss_that_another_replica_would_serve_in_time() -> None:
+    late = make_snapshot("late", queued_prefill_tokens=2_000)
+    table, router = ReplicaTable([late, make_snapshot("idle")]), make_router()
+    router.prices = {"late": 0.0, "idle": 1e6}
+    assert choose(router, make_request(), table, Sent()).replica_id == "idle"
+
+
+def follow_shares(router: Router, table: ReplicaTable, num_requests: int) -> Counter[str]:
+    """Return where requests go that are answered at once."""
+    sent, counts = Sent(), Counter[str]()
+    for number in range(num_requests):
+        request = make_request(prefix_hashes=(number,))
+        choice = choose(router, request, table, sent)
+        ticket = sent.add(request, choice, 0.0)
+        sent.started(ticket, 0.0)
+        sent.finished(ticket, 0.0)
+        counts[choice.replica_id] += 1
+    return counts
+
+
+def test_traffic_follows_the_shares_of_an_allocation_among_equals() -> None:
+    table = ReplicaTable([make_snapshot("a"), make_snapshot("b")])
+    router = make_router()
+    router.follow({}, {ADAPTER: {"a": 0.2, "b": 0.8}})
+    counts = follow_shares(router, table, 200)
+    assert 20 <= counts["a"] <= 60
+    assert counts["a"] + counts["b"] == 200
+
+
+def test_shares_do_not_make_a_request_miss() -> None:
+    late = make_snapshot("late", queued_prefill_tokens=2_000)
+    table, router = ReplicaTable([late, make_snapshot("idle")]), make_router()
+    router.follow({}, {ADAPTER: {"late": 1.0, "idle": 0.0}})
+    assert follow_shares(router, table, 50) == {"idle": 50}
+
+
+def test_adapter_without_shares_is_routed_as_before() -> None:
+    table = ReplicaTable([make_snapshot("a"), make_snapshot("b")])
+    router, plain = make_router(), make_router()
+    router.follow({}, {"another": {"a": 1.0, "b": 0.0}})
+    assert follow_shares(router, table, 50) == follow_shares(plain, table, 50)
+
+
 def test_when_all_are_late_the_least_late_is_chosen() -> None:
     table = ReplicaTable(
         [
