@@ -11,6 +11,7 @@ import httpx
 
 from collm.clock import ManualClock
 from collm.cluster.endpoints import Endpoint
+from collm.cluster.planner import NoPlanner
 from collm.cluster.registry import Registry
 from collm.cluster.router import Router
 from collm.cluster.routing_config import RegistryConfig, RouterConfig
@@ -20,7 +21,7 @@ from collm.errors import UnreachableError
 from collm.metrics.traces import NoTraces, Traces
 from collm.server.config import ServerConfig
 from collm.server.front.app import make_front_app
-from collm.server.front.backends import FrontBackends, NoRounds, Rounds
+from collm.server.front.backends import FrontBackends, NoRounds, Planning, Rounds
 from collm.server.front.front import Front
 from collm.server.front.run import serve_front
 from collm.server.run import bind
@@ -66,6 +67,7 @@ async def running_front(
     states: Mapping[str, Any] | None = None,
     others: Sequence[Endpoint] = (),
     rounds: Rounds | None = None,
+    planning: Planning | None = None,
     router: RouterConfig | None = None,
     traces: Traces | None = None,
     **settings: Any,
@@ -78,6 +80,7 @@ async def running_front(
         states: Snapshots of replicas that stand otherwise.
         others: Replicas that run elsewhere.
         rounds: Learning together, if there is any.
+        planning: What shares out traffic and training, if anything does.
         router: What the operator set.
         traces: Where the paths of requests go.
         settings: Of the listener.
@@ -104,6 +107,7 @@ async def running_front(
         clock=clock,
         rounds=rounds or NoRounds(),
         traces=traces or NoTraces(),
+        planning=planning or NoPlanner(),
     )
     config = ServerConfig(port=0, **settings)
     app, stop = make_front_app(backends, config), asyncio.Event()

@@ -1,7 +1,7 @@
 """One adapter's rounds over fake members."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from collm.cluster.aggregating import Aggregation
@@ -91,9 +91,13 @@ class Rounds:
 
 
 def coordinator(
-    cluster: FakeCluster, folder: FrontFolder, timing: Timing, *configs: RoundConfig
+    cluster: FakeCluster,
+    folder: FrontFolder,
+    timing: Timing,
+    *configs: RoundConfig,
+    wanted: Collection[str] = (),
 ) -> Coordinator:
-    """Return a coordinator over fake members."""
+    """Return a coordinator over fake members, those ``wanted`` asked first."""
     members = cluster.view()
     return Coordinator(
         configs,
@@ -104,4 +108,5 @@ def coordinator(
         base_model="tiny",
         demand=lambda adapter, member: 0.0,
         spreader=Spreader(members, folder, timing),
+        wanted=lambda adapter: wanted,
     )

@@ -21,6 +21,9 @@ from collm.cluster.coordinator import Coordinator
 from collm.cluster.endpoints_watch import EndpointsWatch
 from collm.cluster.http_source import HttpSnapshotSource
 from collm.cluster.members import Members
+from collm.cluster.planner import NoPlanner, Planner
+from collm.cluster.planning.present import PresentEstimates
+from collm.cluster.planning_config import PlanningConfig
 from collm.cluster.registry import Registry
 from collm.cluster.router import Router
 from collm.cluster.sent import Sent
@@ -70,6 +73,8 @@ def run_front(
             lambda: registry.table, lambda url: ReplicaControl(client, url, control_secret)
         )
         timing = Timing(clock, time.time, asyncio.sleep)
+        router = Router(config.cluster.router, Random(config.seed))
+        planner = _planner(config.cluster.planning, members, router, sent, folder, timing)
         coordinator = Coordinator(
             config.cluster.rounds,
             members,
@@ -80,19 +85,36 @@ def run_front(
             demand=sent.demand,
             spreader=Spreader(members, folder, timing),
             observers=(partial(count_round, metrics), partial(trace_round, traces)),
+            wanted=planner.members_of,
         )
         backends = FrontBackends(
             registry=registry,
-            router=Router(config.cluster.router, Random(config.seed)),
+            router=router,
             sent=sent,
             clock=clock,
             rounds=coordinator,
             metrics=metrics,
             traces=traces,
+            planning=planner,
         )
         serve(
             make_front_app(backends, config.server),
             lambda url: typer.echo(f"collm is ready at {url}"),
-            (follow, coordinator.run),
+            (follow, coordinator.run, planner.run),
             listener,
         )
+
+
+def _planner(
+    config: PlanningConfig,
+    members: Members,
+    router: Router,
+    sent: Sent,
+    folder: FrontFolder,
+    timing: Timing,
+) -> Planner | NoPlanner:
+    """Make what shares out traffic and training, as the configuration names it."""
+    if config.policy == "off":
+        return NoPlanner()
+    estimates = PresentEstimates(config, sent)
+    return Planner(config, estimates, members, router, folder.allocations, timing)

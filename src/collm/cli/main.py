@@ -18,6 +18,7 @@ _COMMANDS = {
     "adapters": "See, promote, roll back, export and import adapters of a running server.",
     "jobs": "Start fine-tuning jobs on a running server, and steer them.",
     "files": "Upload training files to a running server, see and delete them.",
+    "explain": "Say why a cluster's replicas have the traffic and training they have.",
     "replica": "Run one replica of a cluster; `collm serve` does it for you.",
     "front": "Run the front of a cluster; `collm serve` does it for you.",
     "models": "Fetch base models and see which are there.",

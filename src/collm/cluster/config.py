@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from collm.cluster.planning_config import PlanningConfig
 from collm.cluster.round_config import RoundConfig
 from collm.cluster.routing_config import RegistryConfig, RouterConfig
 from collm.errors import ConfigError
@@ -50,6 +51,7 @@ class ClusterConfig:
     """Replicas to run, each a process of its own."""
     router: RouterConfig = RouterConfig()
     registry: RegistryConfig = RegistryConfig()
+    planning: PlanningConfig = PlanningConfig()
     rounds: tuple[RoundConfig, ...] = ()
     """Adapters that the replicas learn together, each replica from its own data."""
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from collm.cluster.aggregating import Aggregation, Aggregator, Demand
@@ -12,7 +12,7 @@ from collm.cluster.members import Members
 from collm.cluster.round_config import RoundConfig
 from collm.cluster.round_machine import RoundMachine
 from collm.cluster.round_path import RoundObserver
-from collm.cluster.round_rules import choose_members
+from collm.cluster.round_rules import Cast, choose_members
 from collm.cluster.spreading import CatchUp, Spread, Spreader
 from collm.cluster.timing import Timing
 from collm.errors import CollmError, UnknownAdapterError
@@ -27,6 +27,11 @@ _LOOK_S = 0.25
 _RETRY_S = 5.0
 """Time until a step that failed, as on a full disk, is tried again."""
 _SHOWN_ROUNDS = 10
+
+
+def _everybody(_: str) -> Collection[str]:
+    """Return nobody in particular."""
+    return ()
 
 
 class Coordinator:
@@ -49,6 +54,7 @@ class Coordinator:
         demand: Demand,
         spreader: Spreader,
         observers: Sequence[RoundObserver] = (),
+        wanted: Callable[[str], Collection[str]] = _everybody,
     ) -> None:
         """Coordinate; nothing happens before ``run``.
 
@@ -62,12 +68,15 @@ class Coordinator:
             demand: How busy members are.
             spreader: Brings versions to replicas.
             observers: Told of each round that ends.
+            wanted: Returns who should train an adapter's next round, none for everybody; where
+                too few of them are live, everybody is asked.
         """
         self._configs = tuple(configs)
         self._members = members
         self._folder = folder
         self._timing = timing
         self._spreader = spreader
+        self._wanted = wanted
         self._is_promoting = {config.adapter: asyncio.Lock() for config in configs}
         self._catch_up = CatchUp(
             members, folder, spreader, timing, is_promoting=self._is_being_promoted
@@ -157,9 +166,7 @@ class Coordinator:
         """Put the next round on record; return ``None`` while too few replicas are there."""
         base_version = self._folder.decisions.active().get(config.adapter)
         base = None if base_version is None else self._folder.versions.get(base_version)
-        cast = choose_members(
-            self._members.live(), base.base_digest if base else None, config.min_members
-        )
+        cast = self._cast(config, base.base_digest if base else None)
         if cast is None:
             return None
         plan = RoundPlan(
@@ -178,6 +185,13 @@ class Coordinator:
             plan=plan.to_json(),
             base_digest=cast.base_digest,
             members=plan.members,
+        )
+
+    def _cast(self, config: RoundConfig, base_digest: str | None) -> Cast | None:
+        live, wanted = self._members.live(), self._wanted(config.adapter)
+        chosen = {name: snapshot for name, snapshot in live.items() if name in wanted}
+        return choose_members(chosen, base_digest, config.min_members) or choose_members(
+            live, base_digest, config.min_members
         )
 
     async def _abandon_unconfigured(self) -> None:

@@ -9,6 +9,7 @@ from typing import Self
 from filelock import FileLock, Timeout
 
 from collm.errors import ConfigError
+from collm.store.allocations import AllocationJournal
 from collm.store.database import Database
 from collm.store.decisions import DecisionStore
 from collm.store.files import make_folder
@@ -54,6 +55,7 @@ class FrontFolder:
                 raise ConfigError(f"data folder {path} cannot be used: {error}") from error
             self.decisions = DecisionStore(database, now_s=now_s)
             self.rounds = RoundJournal(database, now_s=now_s)
+            self.allocations = AllocationJournal(database, now_s=now_s)
             self._resources = resources.pop_all()
 
     def close(self) -> None:

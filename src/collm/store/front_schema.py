@@ -39,5 +39,12 @@ FRONT_MIGRATIONS: tuple[str, ...] = (
         FOREIGN KEY (adapter, round) REFERENCES rounds (adapter, round)
     ) STRICT;
     """,
+    """
+    CREATE TABLE allocations (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        made_at_s REAL NOT NULL,
+        content TEXT NOT NULL  -- JSON object
+    ) STRICT;
+    """,
 )
 """Entry k takes a database from version k to k + 1; published entries never change."""

@@ -88,6 +88,23 @@ def test_no_round_begins_before_enough_replicas_are_live(
     run_until(coordinator(cluster, folder, TIMING, CONFIG), is_patient)
 
 
+def test_only_those_whom_the_allocation_wants_train_when_they_are_enough(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    cluster.members["c"] = FakeMember("c")
+    wanting = coordinator(cluster, folder, TIMING, CONFIG, wanted=("a", "c", "gone"))
+    run_until(wanting, lambda: len(statuses(folder)) == 1)
+    assert folder.rounds.get(ADAPTER, 1).plan["members"] == ["a", "c"]
+
+
+def test_everybody_trains_when_too_few_of_the_wanted_are_live(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    wanting = coordinator(cluster, folder, TIMING, CONFIG, wanted=("b", "gone"))
+    run_until(wanting, lambda: len(statuses(folder)) == 1)
+    assert folder.rounds.get(ADAPTER, 1).plan["members"] == ["a", "b"]
+
+
 def test_replica_that_comes_back_catches_up_by_itself(
     folder: FrontFolder, cluster: FakeCluster
 ) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict
 
 from collm.cluster.registry import Member
 from collm.cluster.snapshot_json import to_json
@@ -14,9 +15,18 @@ from collm.server.front.front import Front, front_of
 from collm.server.front.gateway import Gateway
 from collm.server.front.listings import MISSING_HEADER
 from collm.server.front.metrics import merge_metrics
+from collm.server.parsing import parse_query
 from collm.types import VersionId
 
 router = APIRouter()
+
+
+class AllocationQuery(BaseModel):
+    """Whose part of the allocation is asked for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    replica: str | None = None
 
 
 @router.get("/v1/models")
@@ -94,6 +104,13 @@ async def show_cluster(http: Request) -> Response:
             "num_open": front.num_open,
         }
     )
+
+
+@router.get("/cluster/allocation")
+async def show_allocation(http: Request) -> Response:
+    """Return the allocation in force, or with ``replica`` why that one has its part."""
+    query = parse_query(AllocationQuery, http.query_params)
+    return JSONResponse(front_of(http).backends.planning.status(query.replica))
 
 
 def _replica(front: Front, member: Member) -> dict[str, Any]:

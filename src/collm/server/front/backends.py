@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from collm.clock import Clock
+from collm.cluster.planner import NoPlanner
 from collm.cluster.registry import Registry
 from collm.cluster.router import Router
 from collm.cluster.sent import Sent
@@ -41,6 +42,18 @@ class NoRounds:
         raise UnknownAdapterError(f"adapter {adapter!r} is not learned together")
 
 
+class Planning(Protocol):
+    """Sharing out traffic and training, as the routes see it; ``cluster.planner.Planner`` fits."""
+
+    def status(self, replica_id: str | None = None) -> Mapping[str, Any]:
+        """Return the allocation in force, or why one replica has its part; ready for JSON.
+
+        Raises:
+            UnknownObjectError: There is no allocation, or the replica is not in it.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontBackends:
     """Everything that the routes of one front act on."""
@@ -56,3 +69,4 @@ class FrontBackends:
     """What is counted here; learning together counts its rounds."""
     traces: Traces = field(default_factory=NoTraces)
     """Where the paths of requests go."""
+    planning: Planning = field(default_factory=NoPlanner)

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 from collm.server.front.metrics import merge_metrics
+from collm.errors import UnknownObjectError
 from factories.front_server import running_front
 
 
@@ -120,3 +121,34 @@ def test_the_front_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+class Planned:
+    """Has shared something out."""
+
+    def status(self, replica_id=None):
+        if replica_id not in (None, "r0"):
+            raise UnknownObjectError(f"no replica {replica_id!r}")
+        return {"number": 3, "replica": replica_id}
+
+
+def test_allocation_is_shown_whole_and_for_one_replica():
+    async def main():
+        async with running_front({"r0": replica("tiny")}, planning=Planned()) as front:
+            path = "/cluster/allocation"
+            assert (await front.http.get(path)).json() == {"number": 3, "replica": None}
+            one = await front.http.get(path, params={"replica": "r0"})
+            assert one.json()["replica"] == "r0"
+            assert (await front.http.get(path, params={"replica": "r7"})).status_code == 404
+            assert (await front.http.get(path, params={"site": "r0"})).status_code == 400
+
+    asyncio.run(main())
+
+
+def test_without_a_plan_the_allocation_says_how_to_get_one():
+    async def check(front):
+        reply = await front.http.get("/cluster/allocation")
+        assert reply.status_code == 404
+        assert "cluster.planning.policy" in reply.json()["error"]["message"]
+
+    run(check)
