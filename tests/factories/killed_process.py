@@ -63,5 +63,5 @@ def _start(writer: str, folder: Path, kill_at: int) -> subprocess.Popen[str]:
         [sys.executable, "-m", f"factories.{writer}", str(folder), str(kill_at)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(_TESTS)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(_TESTS)])},
     )

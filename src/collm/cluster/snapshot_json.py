@@ -108,11 +108,12 @@ def _adapter_totals(name: str, value: object) -> AdapterTotals:
     sums: dict[str, Any] = {
         key: _sum(f"{name}.{key}", row[key]) for key in names if key != "gradient"
     }
+    gradient_sums: dict[str, Any] = {
+        key: _sum(f"{name}.gradient.{key}", gradient[key]) for key in gradients
+    }
     return AdapterTotals(
         **sums,
-        gradient=GradientSums(
-            **{key: _sum(f"{name}.gradient.{key}", gradient[key]) for key in gradients}
-        ),
+        gradient=GradientSums(**gradient_sums),
     )
 
 

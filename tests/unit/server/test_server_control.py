@@ -272,5 +272,5 @@ def test_allocation_needs_the_secret_and_sense(ask, desk):
             )
 
     response = asyncio.run(malformed())
-    assert response.status_code == 400
+    assert response.status_code == 422
     assert "number" in response.json()["error"]["message"]

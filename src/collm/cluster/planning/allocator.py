@@ -65,9 +65,9 @@ class Allocator:
                 _by_quality(ledger),
                 [search.train_by_value, search.alternate],
             )
-            for number, shares in enumerate(overflowing(ledger, capacity)):
+            for where, shares in overflowing(ledger, capacity):
                 search.consider(
-                    f"too much for all: the rest to {ledger.places[number].replica_id}",
+                    f"too much for all: the rest to {where}",
                     shares,
                     [search.train_by_value, search.alternate],
                 )

@@ -1,6 +1,6 @@
 """Shares of the traffic to begin a search from: pure functions of a ledger's places."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from collm.cluster.planning.ledger import Ledger, Shares
 
@@ -55,22 +55,40 @@ def even(ledger: Ledger) -> Shares:
     return proportional(ledger, [1.0] * len(ledger.places))
 
 
-def overflowing(ledger: Ledger, capacity: Sequence[float]) -> list[Shares]:
+def overflowing(ledger: Ledger, capacity: Sequence[float]) -> list[tuple[str, Shares]]:
     """Return, when there is more traffic than all bear, shares that spare all replicas but one.
 
-    What would make every replica miss its objectives makes one miss all of them. Which one is best
-    is not known beforehand, so there is an answer for each of the first few.
+    What would make every replica miss its objectives makes one miss all of them. Which one is best,
+    and of which adapter it should get the rest, is not known beforehand: each of the first few
+    replicas is tried with the same part of every adapter, and with one adapter's first.
+
+    Returns:
+        Where the rest goes, in words, with the shares.
     """
     arrivals, whole = sum(ledger.arrivals), sum(capacity)
     if arrivals <= whole:
         return []
-    found: list[Shares] = []
+    found: list[tuple[str, Shares]] = []
     for full in range(min(len(ledger.places), _MOST_FULL)):
-        shares = [dict(own) for own in proportional(ledger, capacity)]
-        for j, servers in enumerate(ledger.servers):
-            if full in servers:
-                for i in servers:
-                    shares[i][j] *= whole / arrivals
-                shares[full][j] += 1.0 - whole / arrivals
-        found.append(shares)
+        served = [j for j, servers in enumerate(ledger.servers) if full in servers]
+        name = ledger.places[full].replica_id
+        even_parts = dict.fromkeys(served, 1.0 - whole / arrivals)
+        found.append((name, _overflow(ledger, capacity, full, even_parts)))
+        if len(served) > 1:
+            for first in served[:_MOST_FULL]:
+                part = min(1.0, (arrivals - whole) / max(ledger.arrivals[first], 1e-9))
+                where = f"{name}, of {ledger.adapters[first]} first"
+                found.append((where, _overflow(ledger, capacity, full, {first: part})))
     return found
+
+
+def _overflow(
+    ledger: Ledger, capacity: Sequence[float], full: int, parts: Mapping[int, float]
+) -> Shares:
+    """Return proportional shares but for a part of some adapters, which goes to ``full``."""
+    shares = [dict(own) for own in proportional(ledger, capacity)]
+    for j, part in parts.items():
+        for i in ledger.servers[j]:
+            shares[i][j] *= 1.0 - part
+        shares[full][j] += part
+    return shares

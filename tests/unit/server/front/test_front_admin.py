@@ -6,8 +6,8 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from collm.server.front.metrics import merge_metrics
 from collm.errors import UnknownObjectError
+from collm.server.front.metrics import merge_metrics
 from factories.front_server import running_front
 
 
