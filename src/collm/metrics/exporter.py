@@ -10,6 +10,7 @@ from collm.metrics.learning import LearningMetrics
 from collm.metrics.loop_times import LoopTimes
 from collm.metrics.metric_set import Definition
 from collm.metrics.records import BLAMELESS, Objectives, Outcome, RequestRecord
+from collm.metrics.service_times import ServiceTimes
 from collm.metrics.serving import ServingMetrics
 from collm.metrics.totals import Totals
 from collm.types import BASE, GradientSums, StepLoad, VersionId
@@ -26,8 +27,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class ReplicaMetrics:
     """Counters of one replica, in a registry of their own; safe to use from several threads.
 
-    ``times`` holds the loop's times and ``totals`` what the front plans with, both as plain
-    numbers for the thread that counts them.
+    ``times`` holds the loop's times, ``totals`` what the front plans with, ``service`` how requests
+    fared: plain numbers, for the thread that counts them.
 
     Args:
         model_name: The base model's id, a label of all serving metrics.
@@ -53,6 +54,7 @@ class ReplicaMetrics:
         self._training: set[str] = set()
         self.times = LoopTimes()
         self.totals = Totals(objectives, self.times)
+        self.service = ServiceTimes(objectives)
         loop_seconds = self._learning.loop_seconds
         self._serve_seconds = loop_seconds.labels("serve")
         self._idle_seconds = loop_seconds.labels("idle")
@@ -86,6 +88,7 @@ class ReplicaMetrics:
     def observe_request(self, record: RequestRecord) -> None:
         """Count a request that ended, whatever its outcome."""
         self.totals.ended(record)
+        self.service.observe_request(record)
         serving, name = self._serving, self._model_name
         serving.outcomes.labels(name, record.outcome).inc()
         serving.prompt_tokens.inc(record.num_prompt_tokens)
@@ -118,9 +121,10 @@ class ReplicaMetrics:
         self._serving.token_gap.observe(seconds)
         self._serving.old_token_gap.observe(seconds)
 
-    def observe_step(self, load: StepLoad, seconds: float) -> None:
-        """Count one serving step."""
+    def observe_step(self, load: StepLoad, seconds: float, prefill_share: float) -> None:
+        """Count one serving step of which ``prefill_share`` went into prefill."""
         self.times.add("serve", seconds)
+        self.service.observe_step(seconds, prefill_share)
         self._serve_seconds.inc(seconds)
         self._prefill_tokens.inc(load.num_prefill_tokens)
         self._decode_tokens.inc(load.num_decode_tokens)

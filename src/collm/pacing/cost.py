@@ -74,6 +74,19 @@ class StepCostModel:
         """Return the time that a step exceeds only beyond the upper quantile."""
         return self._cost.upper_s(_features(load))
 
+    def prefill_share(self, load: StepLoad) -> float:
+        """Return the share of a step's time that its prefill tokens are the reason for.
+
+        What a step costs whatever is in it, such as reading the weights, is divided in proportion
+        to the tokens' own costs.
+        """
+        _, decode_s, prefill_s, _, _ = self._cost.coefficients
+        decode = decode_s * load.num_decode_tokens
+        prefill = prefill_s * load.num_prefill_tokens
+        if decode + prefill <= 0.0:  # the fit sees no cost in either
+            decode, prefill = load.num_decode_tokens, load.num_prefill_tokens
+        return prefill / (decode + prefill) if decode + prefill > 0.0 else 0.0
+
 
 class QuantumCostModel:
     """Time of a quantum, per kind ``a + b · size`` with neither negative.

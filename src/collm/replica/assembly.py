@@ -241,10 +241,25 @@ def _show(
     board.show("weight_bytes", lambda: engine.decoder.weights.num_bytes)
     board.show("resident_bytes", resident_bytes)
     board.show("loop_seconds", metrics.times.seconds)
+    board.show("serving", lambda: _serving(metrics))
     board.show("quanta", metrics.times.quanta)
     board.show("token_gaps", metrics.times.gaps)
     board.show("calibration", lambda: _calibration(engine.pacing))
     board.refresh()
+
+
+def _serving(metrics: ReplicaMetrics) -> Mapping[str, object]:
+    """Return how requests fared, ready for JSON."""
+    adapters = metrics.totals.totals().adapters
+    counts = {
+        name: {
+            "ended": one.num_ended,
+            "met": one.num_met,
+            "output_tokens": one.num_output_tokens,
+        }
+        for name, one in adapters.items()
+    }
+    return {**metrics.service.show(), "adapters": counts}
 
 
 def _calibration(pacing: PacingParts) -> Mapping[str, object]:

@@ -90,6 +90,7 @@ class Board:
             names=self._adapters.names(),
             versions=self._adapters.infos(),
             numbers={
+                "at_s": self._refreshed_at_s,
                 "running": scheduler.num_running,
                 "waiting": scheduler.num_waiting,
                 "used_blocks": num_used,

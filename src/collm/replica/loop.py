@@ -159,7 +159,8 @@ class StepLoop:
         if not plan.is_empty:
             load = plan.load()
             self._step_cost.observe(load, ended_s - started_s)
-            self._metrics.observe_step(load, ended_s - started_s)
+            share = self._step_cost.prefill_share(load)
+            self._metrics.observe_step(load, ended_s - started_s, share)
         return self._scheduler.update(plan, output, ended_s)
 
     def _peek(self) -> Quantum | None:

@@ -80,7 +80,7 @@ def test_request_is_counted_under_vllm_names_and_ours(metrics):
 
 
 def test_loop_time_is_split_by_kind_of_work(metrics):
-    metrics.observe_step(StepLoad(num_decode_tokens=3, num_prefill_tokens=5), 0.25)
+    metrics.observe_step(StepLoad(num_decode_tokens=3, num_prefill_tokens=5), 0.25, 0.6)
     metrics.observe_quantum("layer_forward", 0.5)
     metrics.observe_quantum("held_out", 0.125, work="evaluate")
     metrics.observe_idle(1.0)

@@ -191,3 +191,16 @@ def test_max_size_follows_the_prior_before_measurements() -> None:
 def test_a_prior_without_slope_is_refused() -> None:
     with pytest.raises(ValueError, match="prior of prepare"):
         QuantumCostModel(dict.fromkeys(QuantumKind, (1e-3, 0.0)))
+
+
+def test_time_of_a_mixed_step_is_divided_by_what_its_tokens_cost():
+    model = StepCostModel(prior=(0.05, 0.002, 0.001, 0.0, 0.0))
+    assert model.prefill_share(StepLoad(num_decode_tokens=5, num_prefill_tokens=30)) == 0.75
+    assert model.prefill_share(StepLoad(num_decode_tokens=5)) == 0.0
+    assert model.prefill_share(StepLoad(num_prefill_tokens=5)) == 1.0
+    assert model.prefill_share(StepLoad()) == 0.0
+
+
+def test_tokens_that_seem_to_cost_nothing_are_counted_instead():
+    model = StepCostModel(prior=(0.05, 0.0, 0.0, 0.0, 0.0))
+    assert model.prefill_share(StepLoad(num_decode_tokens=1, num_prefill_tokens=3)) == 0.75
