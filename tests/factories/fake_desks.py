@@ -87,7 +87,7 @@ class FakeAdapterDesk:
         self.refusal: Exception | None = None
         """Raised by the next import or load."""
 
-    async def history(self, adapter: str) -> tuple[Decision, ...]:
+    async def history(self, adapter: str, *, limit: int | None = None) -> tuple[Decision, ...]:
         if adapter != "helper":
             raise UnknownAdapterError(f"no adapter '{adapter}'; there are: helper")
         decision = Decision(

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 
 from collm.clock import ManualClock
 from collm.cluster.endpoints import Endpoint
@@ -44,6 +45,7 @@ class FakeStates:
 
 @dataclass
 class FrontServer:
+    app: FastAPI
     front: Front
     http: httpx.AsyncClient
     url: str
@@ -70,6 +72,8 @@ async def running_front(
     planning: Planning | None = None,
     router: RouterConfig | None = None,
     traces: Traces | None = None,
+    admin_key: str | None = None,
+    has_dashboard: bool = False,
     **settings: Any,
 ) -> AsyncIterator[FrontServer]:
     """Serve.
@@ -83,6 +87,8 @@ async def running_front(
         planning: What shares out traffic and training, if anything does.
         router: What the operator set.
         traces: Where the paths of requests go.
+        admin_key: What changing versions takes.
+        has_dashboard: Whether replicas are asked for their figures every second.
         settings: Of the listener.
     """
     upstreams = {name: ScriptedUpstream(name, script) for name, script in (scripts or {}).items()}
@@ -109,14 +115,18 @@ async def running_front(
         traces=traces or NoTraces(),
         planning=planning or NoPlanner(),
     )
-    config = ServerConfig(port=0, **settings)
-    app, stop = make_front_app(backends, config), asyncio.Event()
+    config = ServerConfig(**{"port": 0, **settings})
+    app, stop = make_front_app(backends, config, admin_key=admin_key), asyncio.Event()
+    if not has_dashboard:
+        app.state.dashboard = None
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve_front(app, bind(config), stop, ready.set_result, ()))
     url = await ready
     try:
         async with httpx.AsyncClient(base_url=url, timeout=10) as http:
-            yield FrontServer(app.state.front, http, url, clock, source, upstreams, serving, stop)
+            yield FrontServer(
+                app, app.state.front, http, url, clock, source, upstreams, serving, stop
+            )
     finally:
         stop.set()
         await asyncio.wait_for(serving, 10)

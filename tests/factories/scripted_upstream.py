@@ -86,8 +86,8 @@ class ScriptedUpstream:
                 seen = await _read_request(reader)
                 self.seen.append(seen)
                 await self.script(Line(seen, reader, writer))
-        except (OSError, asyncio.IncompleteReadError):
-            pass
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # asyncio would log a cancelled connection as an error
         finally:
             self._tasks.discard(task)
             writer.close()

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import httpx
 import typer
 
+from collm.cli.admin_key import admin_key
 from collm.errors import CollmError, ConfigError, UnreachableError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -159,8 +160,14 @@ def segment(text: str) -> str:
 
 def _open_http(url: str, *, is_local: bool) -> httpx.Client:
     timeout = httpx.Timeout(_ANSWER_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
-    # A proxy set in the environment cannot reach this machine's own servers.
-    return httpx.Client(base_url=url, timeout=timeout, trust_env=not is_local)
+    key = admin_key()
+    return httpx.Client(
+        base_url=url,
+        timeout=timeout,
+        headers=None if key is None else {"authorization": f"Bearer {key}"},
+        # A proxy set in the environment cannot reach this machine's own servers.
+        trust_env=not is_local,
+    )
 
 
 def _is_local(host: str) -> bool:

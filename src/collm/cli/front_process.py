@@ -11,6 +11,7 @@ from random import Random
 import httpx
 import typer
 
+from collm.cli.admin_key import admin_key
 from collm.cli.round_metrics import count_round
 from collm.cli.traces import open_traces, trace_round
 from collm.clock import MonotonicClock
@@ -52,7 +53,7 @@ def run_front(
         ConfigError: The address cannot be had, or the front's folder is in use.
         CollmError: The front cannot go on.
     """
-    clock, sent, metrics = MonotonicClock(), Sent(), FrontMetrics()
+    key, clock, sent, metrics = admin_key(), MonotonicClock(), Sent(), FrontMetrics()
     # Replicas are reached as they are listed, whatever proxy the environment names.
     client = httpx.AsyncClient(trust_env=False)
     registry = Registry(HttpSnapshotSource(client), sent, clock, config.cluster.registry)
@@ -98,7 +99,7 @@ def run_front(
             planning=planner,
         )
         serve(
-            make_front_app(backends, config.server),
+            make_front_app(backends, config.server, admin_key=key),
             lambda url: typer.echo(f"collm is ready at {url}"),
             (follow, coordinator.run, planner.run),
             listener,

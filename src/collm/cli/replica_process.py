@@ -6,6 +6,7 @@ import sys
 import torch
 import typer
 
+from collm.cli.admin_key import admin_key
 from collm.cli.cache import cache_dir
 from collm.cli.sample_sets import load_sample_sets
 from collm.cli.traces import open_traces
@@ -106,7 +107,7 @@ def serve_replica(
         ConfigError: The address cannot be had.
         CollmError: The step loop ended by itself.
     """
-    app = make_app(backends, config, membership)
+    app = make_app(backends, config, membership, admin_key=admin_key())
     run(app, lambda url: typer.echo(f"collm is ready at {url}"), sock)
 
 

@@ -70,9 +70,13 @@ class AdapterDesk:
 
     # What there is
 
-    async def history(self, adapter: str) -> tuple[Decision, ...]:
-        """Return every decision about an adapter, oldest first; raises ``UnknownAdapterError``."""
-        decisions = await asyncio.to_thread(self._data.decisions.history, adapter)
+    async def history(self, adapter: str, *, limit: int | None = None) -> tuple[Decision, ...]:
+        """Return the decisions about an adapter, or only the latest ``limit``; oldest first.
+
+        Raises:
+            UnknownAdapterError: There is no such adapter.
+        """
+        decisions = await asyncio.to_thread(self._data.decisions.history, adapter, limit)
         if not decisions and adapter not in self._names():
             raise self._unknown(adapter)
         return decisions

@@ -83,8 +83,12 @@ class FeedbackDesk(Protocol):
 class AdapterDesk(Protocol):
     """Moves adapter versions between disk, device and outside, and says what happened to them."""
 
-    async def history(self, adapter: str) -> tuple[Decision, ...]:
-        """Return every decision about an adapter, oldest first; raises ``UnknownAdapterError``."""
+    async def history(self, adapter: str, *, limit: int | None = None) -> tuple[Decision, ...]:
+        """Return the decisions about an adapter, or only the latest ``limit``; oldest first.
+
+        Raises:
+            UnknownAdapterError: There is no such adapter.
+        """
         ...
 
     async def published(self) -> tuple[PublishedVersion, ...]:

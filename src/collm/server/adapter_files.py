@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from collm.errors import AdapterError, RequestError, UnknownAdapterError
 from collm.server.adapter_schemas import ExportQuery, ImportFields, LoadBody, UnloadBody
+from collm.server.admin_key import ADMIN
 from collm.server.errors import BodyTooLargeError
 from collm.server.multipart import FORM_OVERHEAD_BYTES, check_fields, file_of, read_form, text_of
 from collm.server.openapi import body_schema, query_schema
@@ -64,7 +65,7 @@ async def export(request: Request) -> Response:
     return Response(content, media_type="application/zip", headers=headers)
 
 
-@router.post("/adapters/import", openapi_extra=_FORM_SCHEMA)
+@router.post("/adapters/import", openapi_extra=_FORM_SCHEMA, dependencies=ADMIN)
 async def import_adapter(request: Request) -> Response:
     """Publish an uploaded PEFT adapter as its name's next version."""
     service = service_of(request)
@@ -112,7 +113,7 @@ def _copy(source: IO[bytes], path: Path) -> None:
         shutil.copyfileobj(source, target)
 
 
-@router.post("/v1/load_lora_adapter", openapi_extra=body_schema(LoadBody))
+@router.post("/v1/load_lora_adapter", openapi_extra=body_schema(LoadBody), dependencies=ADMIN)
 async def load_lora_adapter(request: Request) -> Response:
     """Serve a PEFT folder of the server's machine under a name, as vLLM does."""
     service = service_of(request)
@@ -122,7 +123,7 @@ async def load_lora_adapter(request: Request) -> Response:
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 
-@router.post("/v1/unload_lora_adapter", openapi_extra=body_schema(UnloadBody))
+@router.post("/v1/unload_lora_adapter", openapi_extra=body_schema(UnloadBody), dependencies=ADMIN)
 async def unload_lora_adapter(request: Request) -> Response:
     """Stop serving a name to new requests, as vLLM does."""
     service = service_of(request)

@@ -41,6 +41,12 @@ class RollbackBody(Body):
     adapter: fields.Name
 
 
+class HistoryQuery(Body):
+    """Parameters of ``GET /adapters/{name}/history``."""
+
+    limit: Annotated[int, Field(ge=1)] | None = None
+
+
 class ExportQuery(Body):
     """Parameters of ``GET /adapters/export``."""
 

@@ -7,9 +7,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from collm.server.adapter_schemas import RollbackBody, VersionBody
-from collm.server.openapi import body_schema
-from collm.server.parsing import read_as
+from collm.server.adapter_schemas import HistoryQuery, RollbackBody, VersionBody
+from collm.server.admin_key import ADMIN
+from collm.server.openapi import body_schema, query_schema
+from collm.server.parsing import parse_query, read_as
 from collm.server.service import Service, service_of
 from collm.store.versions import PublishedVersion
 from collm.types import VersionId, VersionInfo
@@ -55,21 +56,22 @@ async def list_versions(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": await _versions(service_of(request))})
 
 
-@router.get("/adapters/{name}/history")
+@router.get("/adapters/{name}/history", openapi_extra=query_schema(HistoryQuery))
 async def show_history(request: Request, name: str) -> Response:
-    """List every promotion, rollback and refusal of an adapter, oldest first."""
-    decisions = await service_of(request).adapters.history(name)
+    """List the decisions about an adapter, all or the latest, oldest first."""
+    query = parse_query(HistoryQuery, request.query_params)
+    decisions = await service_of(request).adapters.history(name, limit=query.limit)
     return JSONResponse({"object": "list", "data": [asdict(item) for item in decisions]})
 
 
-@router.post("/adapters/promote", openapi_extra=body_schema(VersionBody))
+@router.post("/adapters/promote", openapi_extra=body_schema(VersionBody), dependencies=ADMIN)
 async def promote(request: Request) -> Response:
     """Make a version its adapter's active one; requests in flight keep theirs."""
     desk, body = service_of(request).adapters, await _version(request)
     return JSONResponse(asdict(await desk.promote(body.version)))
 
 
-@router.post("/adapters/rollback", openapi_extra=body_schema(RollbackBody))
+@router.post("/adapters/rollback", openapi_extra=body_schema(RollbackBody), dependencies=ADMIN)
 async def roll_back(request: Request) -> Response:
     """Return an adapter to the version before its active one: from its first, to the base."""
     service = service_of(request)
@@ -77,7 +79,7 @@ async def roll_back(request: Request) -> Response:
     return JSONResponse(asdict(await service.adapters.rollback(body.adapter)))
 
 
-@router.post("/adapters/pin", openapi_extra=body_schema(VersionBody))
+@router.post("/adapters/pin", openapi_extra=body_schema(VersionBody), dependencies=ADMIN)
 async def pin(request: Request) -> Response:
     """Keep a version on disk and on the device, however many newer ones there are."""
     desk, body = service_of(request).adapters, await _version(request)
@@ -85,7 +87,7 @@ async def pin(request: Request) -> Response:
     return JSONResponse({"version": body.version, "is_pinned": True})
 
 
-@router.post("/adapters/unpin", openapi_extra=body_schema(VersionBody))
+@router.post("/adapters/unpin", openapi_extra=body_schema(VersionBody), dependencies=ADMIN)
 async def unpin(request: Request) -> Response:
     """Let a pinned version go when its time comes."""
     desk, body = service_of(request).adapters, await _version(request)

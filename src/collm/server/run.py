@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from collm.errors import CollmError, ConfigError
 from collm.server.config import ServerConfig
+from collm.server.dashboard.dashboard import Dashboard
 from collm.server.service import Service
 
 logger = logging.getLogger(__name__)
@@ -156,6 +157,7 @@ async def serve_app(
     url = url_of(sock)
     running = asyncio.create_task(server.serve(sockets=[sock]))
     watching = asyncio.create_task(_watch(served, stop))
+    showing = asyncio.create_task(_show(app.state.dashboard))
     try:
         while not server.started and not running.done():
             await asyncio.sleep(0.01)
@@ -164,11 +166,13 @@ async def serve_app(
             on_ready(url)
             await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
+        showing.cancel()  # whoever watches would go on for as long as draining may take
         await _drain(served, running)
     finally:
         watching.cancel()
+        showing.cancel()
         server.should_exit = True
-        await asyncio.gather(watching, return_exceptions=True)
+        await asyncio.gather(watching, showing, return_exceptions=True)
         await running
         sock.close()
 
@@ -179,6 +183,12 @@ async def _watch(served: Served, stop: asyncio.Event) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), _ALIVE_POLL_S)
             return
+
+
+async def _show(dashboard: Dashboard | None) -> None:
+    """Let a server's dashboard collect until this is cancelled, if it has one."""
+    if dashboard is not None:
+        await dashboard.run()
 
 
 async def _drain(served: Served, running: "asyncio.Task[None]") -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from collm.server.admin_key import ADMIN
 from collm.server.errors import ErrorReply
 from collm.server.front.descriptions import fields_of
 from collm.server.front.forms import placed_form
@@ -60,7 +61,7 @@ async def export(http: Request) -> Response:
     return await gateway.relay(named, gateway.call(query=query))
 
 
-@router.post("/adapters/rollback")
+@router.post("/adapters/rollback", dependencies=ADMIN)
 async def roll_back(http: Request) -> Response:
     """Return an adapter to the version before, everywhere; what is learned together stays so."""
     front = front_of(http)
@@ -76,17 +77,17 @@ async def roll_back(http: Request) -> Response:
     return JSONResponse({**answer, "replicas": spread.reached, "missed": dict(spread.missed)})
 
 
-@router.post("/adapters/promote")
-@router.post("/adapters/pin")
-@router.post("/adapters/unpin")
+@router.post("/adapters/promote", dependencies=ADMIN)
+@router.post("/adapters/pin", dependencies=ADMIN)
+@router.post("/adapters/unpin", dependencies=ADMIN)
 async def change_version(http: Request) -> Response:
     """Change a version on every replica that has it, or on the one that ``replica`` names."""
     body = await read_body(http, front_of(http).config.max_body_bytes)
     return await _change(http, body, some_suffice=True)
 
 
-@router.post("/v1/load_lora_adapter")
-@router.post("/v1/unload_lora_adapter")
+@router.post("/v1/load_lora_adapter", dependencies=ADMIN)
+@router.post("/v1/unload_lora_adapter", dependencies=ADMIN)
 async def change_names(http: Request) -> Response:
     """Serve a name, or cease to, on every replica, or on the one that ``replica`` names."""
     body = await read_body(http, front_of(http).config.max_body_bytes)
@@ -104,7 +105,7 @@ async def _change(http: Request, body: bytes, *, some_suffice: bool) -> Response
     return _summary(replies, silent, gateway, some_suffice=some_suffice)
 
 
-@router.post("/adapters/import")
+@router.post("/adapters/import", dependencies=ADMIN)
 async def import_adapter(http: Request) -> Response:
     """Publish an uploaded adapter on every replica, or on the one that ``replica`` names."""
     front, gateway = front_of(http), Gateway(front_of(http), http)

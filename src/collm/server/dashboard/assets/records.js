@@ -1,0 +1,142 @@
+// Tables of what happened: rounds, gate decisions, jobs.
+
+import { byId, chip, el, empty, show, table } from "./dom.js";
+import { duration, integer, loss, moment, number, signed } from "./format.js";
+
+const ROUND_KINDS = { done: ["✓", "good"], refused: ["✕", "warn"], abandoned: ["✕", "bad"] };
+const MEMBER_KINDS = { reported: ["✓", "good"], open: ["…", ""], late: ["!", "warn"] };
+const DECISION_KINDS = { promotion: ["▲", "good"], rollback: ["▼", "bad"],
+  refusal: ["✕", "warn"] };
+const JOB_KINDS = { running: ["●", "good"], succeeded: ["✓", "good"], failed: ["✕", "bad"],
+  paused: ["❚❚", "warn"] };
+
+function state(kinds, text) {
+  const [sign, kind] = kinds[text] ?? ["", ""];
+  return chip(`${sign} ${text}`.trim(), kind);
+}
+
+const known = (value) => value !== null && value !== undefined;
+
+// Rounds
+
+export function showRounds(facts) {
+  const adapters = Object.entries(facts.rounds).filter(([, one]) => one.rounds.length > 0);
+  const isAlone = facts.replicas === null;
+  show(byId("round-list"), adapters.length === 0
+    ? empty(isAlone ? "A replica that serves alone learns alone; rounds need two or more replicas."
+      : "No round yet. Rounds are set in cluster.rounds, and begin when enough replicas are there.")
+    : adapters.map(([name, { rounds }]) => el("div", { class: "card" }, roundTable(name, rounds))));
+}
+
+function roundTable(adapter, rounds) {
+  return table(`Rounds of ${adapter}, newest first`, [
+    { name: "Round", kind: "tight" }, { name: "State" }, { name: "From → to", kind: "tight" },
+    { name: "Members", kind: "wide" }, { name: "Loss change", kind: "number" },
+    { name: "Samples", kind: "number" }, { name: "Began", kind: "tight" },
+    { name: "Took", kind: "number" },
+  ], rounds.map((round) => {
+    const gate = round.results.gate ?? {};
+    return [
+      String(round.round),
+      el("span", {}, state(ROUND_KINDS, round.status),
+        round.reason ? el("div", { class: "sub" }, round.reason.replaceAll("_", " ")) : null),
+      `${round.base_version ?? "base"} → ${round.candidate ?? "–"}`,
+      el("ul", { class: "members" }, round.members.map((part) => memberItem(part, round))),
+      signed(gate.increase),
+      integer(gate.num_samples),
+      moment(round.started_at_s),
+      round.ended_at_s ? duration(round.ended_at_s - round.started_at_s) : "under way",
+    ];
+  }));
+}
+
+function memberItem({ member, outcome, reason, report, used_in: usedIn }, { candidate }) {
+  const told = [];
+  if (report) {
+    told.push(`${integer(report.num_tokens)} tokens`);
+    if (known(report.loss_before) && known(report.loss_after)) {
+      told.push(`loss ${loss(report.loss_before)} → ${loss(report.loss_after)}`);
+    }
+    if (usedIn === null && known(candidate)) told.push("not in the aggregate");
+  }
+  if (reason) told.push(reason);
+  return el("li", {}, `${member} `, state(MEMBER_KINDS, outcome),
+    told.length ? el("span", { class: "sub" }, ` ${told.join(", ")}`) : null);
+}
+
+// Gate decisions
+
+export function showDecisions(facts) {
+  const rows = facts.adapters.flatMap(({ decisions }) => decisions)
+    .sort((one, other) => other.decided_at_s - one.decided_at_s).slice(0, 40);
+  const hasReplicas = facts.replicas !== null;
+  const columns = [
+    { name: "When", kind: "tight" }, { name: "Decision" }, { name: "Adapter" },
+    ...(hasReplicas ? [{ name: "Replica" }] : []),
+    { name: "Candidate loss", kind: "number" }, { name: "Served loss", kind: "number" },
+    { name: "Evidence", kind: "number" }, { name: "Samples", kind: "number" },
+    { name: "Why", kind: "wide" },
+  ];
+  show(byId("decision-list"), rows.length === 0
+    ? empty("The gate has not decided anything yet.")
+    : el("div", { class: "card" }, table(
+      "Latest decisions; evidence is the e-value for better, loss in nats per token", columns,
+      rows.map((row) => decisionRow(row, hasReplicas)))));
+}
+
+function decisionRow(decision, hasReplicas) {
+  const { decided_at_s: at, kind, adapter, version, replica, reason, numbers } = decision;
+  return [
+    moment(at),
+    state(DECISION_KINDS, kind),
+    version ?? adapter,
+    ...(hasReplicas ? [replica ?? "–"] : []),
+    known(numbers.candidate_loss) ? loss(numbers.candidate_loss)
+      : known(numbers.increase) ? signed(numbers.increase) : "–",
+    loss(numbers.active_loss),
+    known(numbers.evidence) ? number(numbers.evidence, 1) : "–",
+    integer(numbers.num_samples),
+    reason,
+  ];
+}
+
+// Jobs
+
+export function showJobs(facts, frame) {
+  const jobs = facts.jobs;
+  const place = byId("job-list");
+  if (jobs === null) return show(place, empty("The jobs cannot be read now."));
+  if (jobs.length === 0) return show(place, empty("No fine-tuning job yet."));
+  const hasReplicas = facts.replicas !== null;
+  return show(place, el("div", { class: "card" }, table("Fine-tuning jobs, newest first", [
+    { name: "Adapter" }, { name: "State" }, { name: "Progress" },
+    { name: "Training loss", kind: "number" }, { name: "Tokens", kind: "number" },
+    ...(hasReplicas ? [{ name: "Replica" }] : []), { name: "Made", kind: "tight" },
+    { name: "Job", kind: "tight" },
+  ], jobs.map((job) => jobRow(job, frame, hasReplicas)))));
+}
+
+function jobRow(job, frame, hasReplicas) {
+  const here = frame?.learning[job.adapter] ?? {};
+  const live = job.finished_at === null ? here[job.replica] ?? Object.values(here)[0] : undefined;
+  const steps = job.hyperparameters.max_steps;
+  const step = live?.step;
+  const progress = job.continuous ? `step ${integer(step)}, goes on with its data`
+    : known(steps) && known(step)
+      ? el("span", {}, el("progress",
+        { max: steps, value: step, "aria-label": `${job.adapter} steps` }),
+        ` ${integer(step)} of ${integer(steps)}`)
+      : known(step) ? `step ${integer(step)}` : "–";
+  return [
+    job.adapter,
+    el("span", {}, state(JOB_KINDS, job.status),
+      job.error?.message ? el("div", { class: "sub" }, job.error.message) : null),
+    progress,
+    loss(live?.training),
+    integer(Math.max(job.trained_tokens, live?.tokens ?? 0)),
+    ...(hasReplicas ? [job.replica ?? "–"] : []),
+    job.version ?? "nothing yet",
+    job.id,
+  ];
+}
+
