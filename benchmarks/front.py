@@ -43,11 +43,10 @@ class Side:
 
 
 @contextmanager
-def running(*arguments: str) -> Iterator[tuple[str, int]]:
-    """Start one of the other processes; yield its URL and process id."""
-    script = Path(__file__).with_name("front_sides.py")
+def running(*arguments: str, sides: str = "front_sides.py") -> Iterator[tuple[str, int]]:
+    """Start one of the other processes; yield its first line, a URL, and its process id."""
     process = subprocess.Popen(
-        [sys.executable, str(script), *arguments],
+        [sys.executable, str(Path(__file__).with_name(sides)), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
