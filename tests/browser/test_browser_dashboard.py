@@ -1,0 +1,317 @@
+"""The dashboard as a browser shows it. Skipped, with a reason, where there is no Chromium."""
+
+import json
+
+import pytest
+from fastapi.routing import APIRoute
+
+from factories.browser import CHROMIUM, running_browser
+from factories.dashboard import ALLOCATION, EXPLANATION, JOB, ShownReplica, listing, version_row
+from factories.dashboard_front import dashboard_front
+from factories.fake_replica import FakeReplica
+from factories.figures import figures
+from factories.server_thread import running_server
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium: apt-get install chromium; .ci/run does"
+)
+
+KEY = "the key"
+IS_LIVE = "document.querySelector('#connection').dataset.state === 'live'"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def front():
+    with dashboard_front(rounds=Rounds()) as front:
+        yield front
+
+
+class Rounds:
+    """Two rounds, in one of which a member was late."""
+
+    def status(self):
+        def member(name, **changes):
+            return {
+                "member": name,
+                "outcome": "reported",
+                "reason": None,
+                "report": {"num_tokens": 8192, "loss_before": 1.25, "loss_after": 0.75},
+                "used_in": 1,
+                **changes,
+            }
+
+        late = {"outcome": "late", "reason": "had not finished", "report": None, "used_in": None}
+        row = {
+            "round": 1,
+            "status": "done",
+            "reason": None,
+            "base_version": None,
+            "candidate": "clinc@3",
+            "started_at_s": 1_700_000_000.0,
+            "ended_at_s": 1_700_000_030.0,
+            "results": {"gate": {"increase": -0.125, "num_samples": 256}},
+            "members": [member("r0"), member("r1", **late)],
+        }
+        return {"clinc": {"active": "clinc@3", "rounds": [row]}}
+
+    async def roll_back(self, adapter):
+        raise AssertionError("not asked for here")
+
+
+def opened(browser, url, **look):
+    page = browser.open_page(**look)
+    page.goto(url)
+    page.wait_for(IS_LIVE)
+    return page
+
+
+def test_frames_arrive_and_the_console_stays_empty(browser, front):
+    page = opened(browser, front.url)
+    page.wait_for("document.querySelector('#tiles').innerText.includes('66.6')")
+    assert "Goodput" in page.text("#tiles")
+    assert page.text("#model") == "tiny"
+    page.wait_for("document.querySelectorAll('#replicas figure').length === 2")
+    page.wait_for("document.querySelectorAll('#service-charts canvas').length === 6")
+    assert page.errors == []
+
+
+def test_every_part_shows_its_facts(browser, front):
+    page = opened(browser, front.url)
+    page.wait_for("document.querySelector('#round-list table')")
+    rounds = page.text("#round-list")
+    assert "late" in rounds
+    assert "had not finished" in rounds
+    assert "loss 1.250 → 0.750" in rounds
+    assert "-0.1250" in rounds
+    decisions = page.text("#decision-list")
+    assert "better on held-out samples" in decisions
+    assert "0.500" in decisions
+    assert "clinc@3" in page.text("#adapters")
+    assert JOB["id"] in page.text("#job-list")
+    assert "No allocation yet" in page.text("#allocation-body")
+
+
+def test_allocation_is_shown_with_its_reasons(browser):
+    def allocate(server):
+        async def show_allocation(replica: str | None = None):
+            return ALLOCATION if replica is None else EXPLANATION
+
+        # A route of the same path that was there before would go on answering.
+        server.app.router.routes.insert(0, APIRoute("/cluster/allocation", show_allocation))
+
+    with dashboard_front() as front:
+        front.call(allocate)
+        page = opened(browser, front.url)
+        page.wait_for("document.querySelectorAll('#allocation-body table').length === 2")
+        shown = page.text("#allocation-body")
+        assert "Allocation 7" in shown
+        assert "r0 75 %, r1 25 %" in shown
+        assert "10 % guaranteed, 2,048 tokens a step" in shown
+        page.click("#allocation-body summary")
+        assert EXPLANATION["text"][0] in page.text("#allocation-body")
+        assert page.errors == []
+
+
+def test_empty_server_says_what_is_not_there_yet(browser):
+    replica = FakeReplica()
+    replica.versions = lambda: ()
+    with running_server(replica) as server:
+        page = browser.open_page()
+        page.goto(server.url)
+        page.wait_for("document.querySelector('#job-list').innerText.includes('No fine-tuning')")
+        page.wait_for("document.querySelector('#replicas').innerText.includes('not answering')")
+        assert "learns alone" in page.text("#round-list")
+        assert page.errors == []
+
+
+def test_replica_that_is_lost_is_named(browser):
+    with dashboard_front() as front:
+        page = opened(browser, front.url)
+        front.call(lambda server: server.states.silent.add("r1"))
+        page.wait_for("document.querySelector('#replicas').innerText.includes('✕ not answering')")
+
+
+def test_stalled_stream_says_for_how_long_and_recovers(browser):
+    with dashboard_front() as front:
+        page = opened(browser, front.url)
+        front.call(_mute)
+        page.wait_for("document.querySelector('#connection').dataset.state === 'stalled'", 20)
+        assert "last update" in page.text("#connection")
+        front.call(_unmute)
+        page.wait_for(IS_LIVE)
+        assert page.errors == []
+
+
+def _mute(server):
+    watchers = server.app.state.dashboard.watchers
+    watchers.publish = lambda event: None
+
+
+def _unmute(server):
+    del server.app.state.dashboard.watchers.publish
+
+
+def test_page_finds_a_restarted_front_again(browser):
+    with dashboard_front() as front:
+        page = opened(browser, front.url)
+        front.stop()
+        page.wait_for("document.querySelector('#connection').dataset.state === 'gone'")
+        assert "trying again" in page.text("#connection")
+        front.start()
+        page.wait_for(IS_LIVE, 30)
+        page.wait_for("document.querySelectorAll('#replicas figure').length === 2")
+        assert page.errors == []
+
+
+def test_rollback_takes_a_confirmation_and_the_right_key(browser):
+    with dashboard_front({"r0": ShownReplica()}, admin_key=KEY) as front:
+        page = opened(browser, front.url)
+        page.wait_for("document.querySelector('#adapters button:not(:disabled)')")
+        page.click("#adapters button")
+        assert page.js("document.querySelector('#rollback').open")
+        assert "clinc@3" in page.text("#rollback-text")
+        assert front.replicas["r0"].rollbacks == []
+        page.type("#rollback-key", "wrong")
+        page.press("Enter")
+        page.wait_for(
+            "document.querySelector('#rollback-error').innerText.includes('not the admin')"
+        )
+        assert front.replicas["r0"].rollbacks == []
+        page.type("#rollback-key", KEY)
+        page.press("Enter")
+        page.wait_for("!document.querySelector('#rollback').open")
+        assert page.text("#notice") == "clinc was rolled back to clinc@2."
+        assert front.replicas["r0"].rollbacks == [{"adapter": "clinc"}]
+        assert [error for error in page.errors if "401" not in error] == []
+
+
+def test_rollback_can_be_left_with_escape_and_changes_nothing(browser, front):
+    page = opened(browser, front.url)
+    page.wait_for("document.querySelector('#adapters button:not(:disabled)')")
+    page.click("#adapters button")
+    assert (
+        page.js("getComputedStyle(document.querySelector('#rollback-key-row')).display") == "none"
+    )
+    page.press("Escape")
+    page.wait_for("!document.querySelector('#rollback').open")
+    assert all(replica.rollbacks == [] for replica in front.replicas.values())
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_page_is_never_wider_than_its_window(browser, front, width):
+    page = opened(browser, front.url, width=width, height=780)
+    page.wait_for("document.querySelector('#round-list table')")
+    assert page.js("document.documentElement.scrollWidth") <= width
+
+
+def test_names_from_users_stay_text(browser):
+    name = "<img src=x onerror=alert(1)>"
+    replica = ShownReplica()
+    replica.answers["/adapters"] = lambda: listing(version_row(3, adapter=name, version=name))
+    replica.answers["/v1/fine_tuning/jobs"] = lambda: listing({**JOB, "adapter": name})
+    replica.answers["/control/snapshot"] = lambda: figures(
+        10.0, adapters={name: {"active": name, "status": "running"}}
+    )
+    with dashboard_front({"r0": replica}) as front:
+        page = opened(browser, front.url)
+        page.wait_for("document.querySelector('#job-list table')")
+        page.wait_for("document.querySelector('#adapters h3')")
+        assert name in page.text("#adapters")
+        assert name in page.text("#job-list")
+        assert page.js("document.querySelectorAll('main img').length") == 0
+        assert page.errors == []
+
+
+def test_range_can_be_chosen_by_keyboard(browser, front):
+    page = opened(browser, front.url)
+    page.js("document.querySelector('#ranges input').focus()")
+    page.press("ArrowRight")
+    assert page.js("document.querySelector('#ranges input:checked').value") == "1"
+
+
+def test_first_tab_leads_past_the_header(browser, front):
+    page = opened(browser, front.url)
+    page.press("Tab")
+    assert page.js("document.activeElement.className") == "skip"
+    assert page.js("document.activeElement.getBoundingClientRect().top >= 0")
+
+
+_LANDMARKS = """(() => ({
+  titled: document.title !== '' && document.documentElement.lang === 'en',
+  landmarks: ['header', 'main', 'nav', 'footer'].map(
+    (tag) => document.querySelectorAll(tag).length),
+  headings: [...document.querySelectorAll('h1, h2, h3')].filter((it) => it.offsetParent)
+    .map((it) => Number(it.tagName[1])),
+  untitledSections: [...document.querySelectorAll('section')].filter(
+    (it) => !document.getElementById(it.getAttribute('aria-labelledby'))?.innerText).length,
+  tablesWithoutCaption: [...document.querySelectorAll('table')].filter(
+    (it) => !it.caption?.innerText).length,
+  cellsWithoutScope: [...document.querySelectorAll('thead th, tbody th')].filter(
+    (it) => !it.scope).length,
+  unnamed: [...document.querySelectorAll('button, a, input, progress')].filter((it) =>
+    !(it.innerText || it.getAttribute('aria-label') || it.labels?.[0]?.innerText)).length,
+  imagesWithoutAlt: [...document.querySelectorAll('img:not([alt])')].length,
+  doubleIds: [...document.querySelectorAll('[id]')].length
+    - new Set([...document.querySelectorAll('[id]')].map((it) => it.id)).size,
+  live: document.querySelector('#connection').getAttribute('role'),
+}))()"""
+
+
+def test_structure_can_be_followed_without_seeing(browser, front):
+    page = opened(browser, front.url)
+    page.wait_for("document.querySelector('#round-list table')")
+    found = page.js(_LANDMARKS)
+    headings = found.pop("headings")
+    assert headings[0] == 1
+    assert headings.count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(headings, headings[1:], strict=False))
+    assert found == {
+        "titled": True,
+        "landmarks": [1, 1, 1, 1],
+        "untitledSections": 0,
+        "tablesWithoutCaption": 0,
+        "cellsWithoutScope": 0,
+        "unnamed": 0,
+        "imagesWithoutAlt": 0,
+        "doubleIds": 0,
+        "live": "status",
+    }
+
+
+_CONTRASTS = """(() => {
+  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) =>
+    v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (it) => {
+    for (; it; it = it.parentElement) {
+      const colour = parse(getComputedStyle(it).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const poor = [];
+  for (const it of document.querySelectorAll('body *')) {
+    const own = [...it.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || !it.offsetParent || it.disabled) continue;
+    const [a, b] = [light(parse(getComputedStyle(it).color)), light(ground(it))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) poor.push(`${it.tagName}.${it.className} ${it.innerText} ${ratio.toFixed(2)}`);
+  }
+  return poor;
+})()"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_stands_out_from_its_ground(browser, front, dark):
+    page = opened(browser, front.url, dark=dark)
+    page.wait_for("document.querySelector('#round-list table')")
+    ground = page.js("getComputedStyle(document.body).backgroundColor")
+    assert (sum(json.loads(ground.replace("rgb(", "[").replace(")", "]"))) < 200) == dark
+    assert page.js(_CONTRASTS) == []
