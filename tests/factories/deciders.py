@@ -37,6 +37,8 @@ class RecordedTrainer:
     def __init__(self) -> None:
         self.adapters: tuple[str, ...] = ()
         self.calls: list[tuple[Any, ...]] = []
+        self.half_done: tuple[Any, ...] = ()
+        """Events of a step that was half taken."""
         self.error: Exception | None = None
 
     def add(self, job):
@@ -63,6 +65,7 @@ class RecordedTrainer:
 
     def pause(self, adapter):
         self.calls.append(("pause", adapter))
+        return self.half_done
 
     def resume(self, adapter):
         self.calls.append(("resume", adapter))
@@ -99,6 +102,7 @@ class World:
         self.trainer = RecordedTrainer()
         self.credit = Credit()
         self.num_refreshes = 0
+        self.on_refresh = lambda: None
         self.deciders = build_deciders(
             self.trainer,
             self.store,
@@ -118,6 +122,7 @@ class World:
 
     def _count_refresh(self):
         self.num_refreshes += 1
+        self.on_refresh()
 
     def add_job(self, base=None, warnings=(), **fields):
         job, record = SimpleNamespace(name="a", num_steps=0), job_record(JOB, "a", **fields)

@@ -114,12 +114,14 @@ class JobDesk:
         )
 
     def pause(self, message: PauseJob) -> None:
-        """Let a job rest; the reply comes when that is on disk."""
-        self._set_status(message, JobStatus.PAUSED, self._trainer.pause)
+        """Note that a job rests; the reply comes when that is on disk."""
+        self._set_status(message, JobStatus.PAUSED)
 
     def resume(self, message: ResumeJob) -> None:
         """Let a job that rests go on; the reply comes when that is on disk."""
-        self._set_status(message, JobStatus.RUNNING, self._trainer.resume)
+        if self.has(message.adapter, message.job_id):
+            self._trainer.resume(message.adapter)
+        self._set_status(message, JobStatus.RUNNING)
 
     def count_step(self, report: TrainReport) -> None:
         """Count an optimizer step."""
@@ -254,18 +256,12 @@ class JobDesk:
         except Exception as error:
             self.fail(adapter, error)
 
-    def _set_status(
-        self,
-        message: PauseJob | ResumeJob,
-        status: JobStatus,
-        act: Callable[[str], None],
-    ) -> None:
+    def _set_status(self, message: PauseJob | ResumeJob, status: JobStatus) -> None:
         adapter = message.adapter
         if not self.has(adapter, message.job_id):
             text = f"job {message.job_id} is not being trained"
             tell(message.reply, StateError(text, code="job_not_running"))
             return
-        act(adapter)
         progress = self._progress[adapter]
         progress.status = status
         self._changed()

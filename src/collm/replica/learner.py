@@ -124,7 +124,10 @@ class Learner:
                 self._jobs.cancel(message)
             case CancelJob():
                 self._jobs.cancel_unstarted(message)
-            case PauseJob():
+            case PauseJob(adapter=adapter, job_id=job_id):
+                if self._jobs.has(adapter, job_id):
+                    # Counted before anybody reads that the job rests.
+                    self.handle(self._trainer.pause(adapter))
                 self._jobs.pause(message)
             case ResumeJob():
                 self._jobs.resume(message)

@@ -61,8 +61,7 @@ class Trainer:
         job, started_s = self._current, self._clock.now_s()
         self._quantum = next(self._program, None)
         self._shares.spend(job.name, self._clock.now_s() - started_s)
-        events, job.events = tuple(job.events), []
-        return events
+        return _taken(job)
 
     def add(self, job: AnyJob) -> None:
         """Train another adapter; its share of time counts from now on."""
@@ -92,11 +91,17 @@ class Trainer:
             self._shares.reweigh(name, weight)
             job.tokens_per_step = tokens_per_step.get(name)
 
-    def pause(self, adapter: str) -> None:
-        """Let ``adapter`` rest after a snapshot; micro-batches since its last step come again."""
+    def pause(self, adapter: str) -> tuple[TrainingEvent, ...]:
+        """Let ``adapter`` rest after a snapshot; micro-batches since its last step come again.
+
+        Returns:
+            What a step that was half taken completed.
+        """
         self._drop_program(adapter)
-        self._jobs[adapter].request_snapshot()
+        job = self._jobs[adapter]
+        job.request_snapshot()
         self._paused.add(adapter)
+        return _taken(job)
 
     def resume(self, adapter: str) -> None:
         """Let ``adapter`` go on; it is owed nothing for the time of its pause."""
@@ -211,3 +216,9 @@ class Trainer:
                     pass
             self._current, self._program, self._quantum = None, None, None
         self._jobs[adapter].drop_gradient()
+
+
+def _taken(job: AnyJob) -> tuple[TrainingEvent, ...]:
+    """Return what a job completed and has not been told yet."""
+    events, job.events = tuple(job.events), []
+    return events

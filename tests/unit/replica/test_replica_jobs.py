@@ -101,6 +101,16 @@ def test_pause_and_resume_reach_training_and_the_row():
     assert world.learner.snapshot()["a"]["status"] == "running"
 
 
+def test_step_that_a_pause_completes_is_counted_before_the_pause_is_told():
+    world = World()
+    world.learner.handle([step(1)])
+    world.trainer.half_done = (step(2),)
+    seen = []
+    world.on_refresh = lambda: seen.append(world.learner.snapshot()["a"])
+    assert send(world, PauseJob).result(0).status is JobStatus.PAUSED
+    assert [(row["status"], row["step"]) for row in seen] == [("paused", 2)]
+
+
 def test_job_that_is_not_trained_can_be_neither_paused_nor_resumed():
     world = World()
     for kind in (PauseJob, ResumeJob):

@@ -179,6 +179,18 @@ def test_a_paused_job_takes_snapshots_only(decoder: Decoder) -> None:
     assert [r.step for r in reports(run_until(trainer, lambda e: bool(reports(e))))] == [3]
 
 
+def test_a_pause_in_the_midst_of_a_step_completes_and_reports_it(decoder: Decoder) -> None:
+    trainer = Trainer([job_of(decoder, "a")], TickingClock())
+    run_quanta(trainer, lambda q: q.kind is QuantumKind.OPTIMIZER)
+    half_taken = trainer.peek()
+    assert half_taken is not None
+    assert half_taken.kind is QuantumKind.OPTIMIZER
+    assert [report.step for report in reports(trainer.pause("a"))] == [1]
+    (snapshot,) = run_until(trainer, lambda _: False)
+    assert isinstance(snapshot, TrainingSnapshot)
+    assert snapshot.meta["num_steps"] == "1"
+
+
 def test_a_pause_changes_nothing_of_what_is_learned(decoder: Decoder) -> None:
     undisturbed = Trainer([job_of(decoder, "a")], TickingClock())
     run_until(undisturbed, lambda e: len(reports(e)) >= 4)
