@@ -177,8 +177,8 @@ def give_feedback(served, seen):
     refused = served.post("/v1/feedback", 409, **body).json()["error"]["message"]
     assert "was deleted" in refused
     base = served.openai.chat.completions.create(model=BASE_MODEL, messages=QUESTION, max_tokens=4)
-    message = served.post("/v1/feedback", 400, response_id=base.id, rating=1).json()
-    assert "no adapter answered" in message["error"]["message"]
+    message = served.post("/v1/feedback", 404, response_id=base.id, rating=1).json()
+    assert "none by the base model, which does not learn" in message["error"]["message"]
     seen.update(deleted=feedback["id"], body=body)
 
 

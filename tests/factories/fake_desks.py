@@ -42,7 +42,7 @@ class FakeFeedbackDesk:
             feedback_id=f"fb-{len(self.kept)}",
             response_id=response.response_id,
             choice=request.choice,
-            adapter=response.adapter or "",
+            adapter=response.adapter,
             version=response.version,
             rating=request.rating,
             messages=messages,

@@ -147,9 +147,10 @@ def check_served(client: Client) -> None:
         is_deleted = feedback[feedback_id] is None
         row = client.call("GET", f"/v1/feedback/{feedback_id}")
         assert row["is_deleted"] == is_deleted
-        refusal = _refusal(client, ledger.posted[feedback_id])
+        body = ledger.posted[feedback_id]
+        refusal = _refusal(client, body)
         assert ("was deleted" if is_deleted else "exists already") in refusal
-        assert feedback_id in refusal
+        assert (body["response_id"] if is_deleted else feedback_id) in refusal
     ask(client)
     ask_by_stream(client)
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from collm.errors import RequestError
+from collm.errors import RequestError, StateError
 from collm.replica.archive import Archive
 from collm.replica.inbox import AddSamples, Inbox, RemoveSample
 from collm.replica.job_builder import JobBuilder
@@ -92,8 +92,9 @@ class FeedbackDesk:
 
         Raises:
             UnknownObjectError: No such response.
-            RequestError: No adapter answered, no such choice, or a text that is too long.
-            StateError: The adapter has been given the same sample or rating before.
+            RequestError: No such choice, or a text that is too long.
+            StateError: The adapter has been given the same sample or rating before, or the answer
+                was wiped, because feedback on it was deleted.
         """
         return await asyncio.wrap_future(
             self._archive.submit(lambda data: self._add(data, request))
@@ -104,7 +105,11 @@ class FeedbackDesk:
         return await asyncio.to_thread(self._data.feedback.get, feedback_id)
 
     async def delete(self, feedback_id: str) -> Feedback:
-        """Wipe the text and exclude it from training and replay; raises ``UnknownObjectError``."""
+        """Wipe the text, and the answer that it is about, and exclude it from training and replay.
+
+        Raises:
+            UnknownObjectError: There is no such feedback.
+        """
 
         def action(data: DataFolder) -> Feedback:
             deleted = data.feedback.delete(feedback_id)
@@ -128,17 +133,17 @@ class FeedbackDesk:
     def _add(self, data: DataFolder, request: Opinion) -> Feedback:
         """Check, write and pass on; in the writing thread, behind the answer that it is about."""
         response = data.responses.get(request.response_id)
-        if response.adapter is None:
-            raise RequestError(
-                "no adapter answered, but the base model, which does not learn; ask an adapter",
-                param="response_id",
-                code="no_adapter",
+        if response.is_wiped:
+            raise StateError(
+                f"the text of response {response.response_id!r} was deleted with feedback on it; "
+                "nothing can be learned from it any more",
+                code="deleted",
             )
         messages, weight = self._sample(response, request)
         job = self._builder.find(response.adapter)
         if job is not None and weight > 0:
             self._builder.check_text(job, messages)
-        feedback = self._keep(data, response.adapter, response, request, messages, weight)
+        feedback = self._keep(data, response, request, messages, weight)
         if job is not None and weight > 0:
             samples = self._builder.encode_feedback(job, [feedback])
             self._inbox.put(AddSamples(response.adapter, samples))
@@ -147,7 +152,6 @@ class FeedbackDesk:
     def _keep(
         self,
         data: DataFolder,
-        adapter: str,
         response: StoredResponse,
         request: Opinion,
         messages: Turns,
@@ -158,7 +162,7 @@ class FeedbackDesk:
             return data.feedback.add(
                 response_id=response.response_id,
                 choice=request.choice,
-                adapter=adapter,
+                adapter=response.adapter,
                 version=response.version,
                 rating=request.rating,
                 messages=messages,
@@ -167,14 +171,14 @@ class FeedbackDesk:
         rated = data.feedback.rate(
             response_id=response.response_id,
             choice=request.choice,
-            adapter=adapter,
+            adapter=response.adapter,
             version=response.version,
             rating=request.rating,
             served=messages,
             weight=weight,
         )
         if rated.replaced_id is not None:
-            self._inbox.put(RemoveSample(adapter, rated.replaced_id))
+            self._inbox.put(RemoveSample(response.adapter, rated.replaced_id))
         return rated.feedback
 
     def _sample(self, response: StoredResponse, request: Opinion) -> tuple[Turns, float]:

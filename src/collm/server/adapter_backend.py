@@ -60,8 +60,8 @@ class FeedbackDesk(Protocol):
 
         Raises:
             UnknownObjectError: No such response.
-            RequestError: No adapter answered, no such choice, or a text that is too long.
-            StateError: The adapter has been given the same sample before.
+            RequestError: No such choice, or a text that is too long.
+            StateError: The adapter has been given the same sample before, or the answer was wiped.
         """
         ...
 
@@ -76,7 +76,11 @@ class FeedbackDesk(Protocol):
         ...
 
     async def delete(self, feedback_id: str) -> Feedback:
-        """Wipe the text and exclude it from training and replay; raises ``UnknownObjectError``."""
+        """Wipe the text, and the answer that it is about, and exclude it from training and replay.
+
+        Raises:
+            UnknownObjectError: There is no such feedback.
+        """
         ...
 
 

@@ -200,14 +200,18 @@ class Generation:
         return Transcript(group.num_choices, partial(self._record, group.version))
 
     def _record(self, version: VersionId, answers: tuple[str, ...]) -> None:
-        """Keep a complete answer, so that users can say later what they think of it."""
-        if self._turns is None:
+        """Keep a complete answer, so that users can say later what they think of it.
+
+        Not one by the base model, which learns nothing from that.
+        """
+        adapter = self._adapter(version)
+        if self._turns is None or adapter is None:
             return
         self._service.feedback.record(
             StoredResponse(
                 response_id=self._id,
                 model=self._body.model,
-                adapter=self._adapter(version),
+                adapter=adapter,
                 version=version,
                 messages=tuple(self._turns),
                 answers=answers,

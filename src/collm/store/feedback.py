@@ -17,6 +17,7 @@ from collm.store.database import Database
 from collm.store.json_text import to_json
 from collm.store.names import new_id
 from collm.store.pages import ObjectTable, Page
+from collm.store.responses import wipe
 from collm.types import VersionId
 
 _Turns = Sequence[Mapping[str, Any]]
@@ -192,6 +193,8 @@ class FeedbackStore:
     def delete(self, feedback_id: str) -> Feedback:
         """Forget a sample's text, on disk too; return what is left. May be repeated.
 
+        The answer that it is about is forgotten with it: the prompt of both is the same.
+
         Raises:
             UnknownObjectError: There is no such feedback.
         """
@@ -201,6 +204,7 @@ class FeedbackStore:
                 (feedback_id,),
             )
             left = self._table.find(connection.execute, feedback_id)
+            wipe(connection, left.response_id)
         self._database.empty_log()
         return left
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from collm.errors import UnknownObjectError
 from collm.store.database import Database
 from collm.store.json_text import to_json
 from collm.store.pages import ObjectTable
@@ -14,20 +15,25 @@ from collm.types import VersionId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
-    """What one request asked and got."""
+    """What one request asked of an adapter, and got."""
 
     response_id: str
     model: str
     """The name that the request used."""
-    adapter: str | None
-    """The adapter that answered; ``None`` for the base model."""
+    adapter: str
+    """The adapter that answered."""
     version: VersionId
     messages: tuple[Mapping[str, Any], ...]
-    """The prompt, as chat messages."""
+    """The prompt, as chat messages; none when it was wiped."""
     answers: tuple[str, ...]
-    """One text per choice."""
+    """One text per choice; none when they were wiped."""
     created_at_s: float
     """Wall-clock time, seconds since 1970."""
+
+    @property
+    def is_wiped(self) -> bool:
+        """Whether its text is gone, because feedback on it was deleted."""
+        return not self.answers
 
 
 class ResponseStore:
@@ -64,7 +70,13 @@ class ResponseStore:
 
     def get(self, response_id: str) -> StoredResponse:
         """Return one answer; raises ``UnknownObjectError`` if it is unknown or too old."""
-        return self._table.find(self._database.query, response_id)
+        try:
+            return self._table.find(self._database.query, response_id)
+        except UnknownObjectError as error:
+            raise UnknownObjectError(
+                f"{error}; kept are the latest complete answers by adapters, and none by the base "
+                "model, which does not learn"
+            ) from None
 
     def prune(self, max_responses: int, older_than_s: float) -> None:
         """Forget all but the latest ``max_responses`` answers, and those older than an age."""
@@ -77,6 +89,14 @@ class ResponseStore:
                 "(SELECT id FROM responses ORDER BY id DESC LIMIT 1 OFFSET ?)",
                 (max_responses,),
             )
+
+
+def wipe(connection: sqlite3.Connection, response_id: str) -> None:
+    """Forget an answer's prompt and texts, not that it was given, within a transaction."""
+    connection.execute(
+        "UPDATE responses SET messages = '[]', answers = '[]' WHERE response_id = ?",
+        (response_id,),
+    )
 
 
 def _from_row(row: sqlite3.Row) -> StoredResponse:

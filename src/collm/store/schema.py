@@ -125,5 +125,7 @@ MIGRATIONS: tuple[str, ...] = (
     ) STRICT;
     CREATE INDEX feedback_by_adapter ON feedback (adapter, id);
     """,
+    # Answers by the base model, which no feedback is taken on, were kept as well.
+    "DELETE FROM responses WHERE adapter IS NULL;",
 )
 """Entry k takes a database from version k to k + 1; published entries never change."""

@@ -59,9 +59,9 @@ def record(replica, response_id="r1", adapter="tutor", answers=("It is odd.", "N
     replica.feedback.record(
         StoredResponse(
             response_id=response_id,
-            model=adapter or "tiny",
+            model=adapter,
             adapter=adapter,
-            version=f"{adapter}@1" if adapter else "base",
+            version=f"{adapter}@1",
             messages=PROMPT,
             answers=answers,
             created_at_s=0.0,
@@ -136,7 +136,6 @@ def test_answer_counts_whatever_the_rating_of_the_served_one(replica):
     ("fields", "error", "reason"),
     [
         ({"response_id": "r9", "rating": 1.0}, UnknownObjectError, "'r9' does not exist"),
-        ({"response_id": "base", "rating": 1.0}, RequestError, "no adapter answered"),
         ({"rating": 1.0, "choice": 2}, RequestError, "'choice' is 2; the answer has 2"),
         ({"rating": 1.0, "choice": -1}, RequestError, "'choice' is -1"),
         ({"answer": "x" * 192}, RequestError, "have 201 characters; feedback may teach up to 200"),
@@ -144,7 +143,6 @@ def test_answer_counts_whatever_the_rating_of_the_served_one(replica):
 )
 def test_what_cannot_be_learned_is_refused_and_not_kept(replica, fields, error, reason):
     record(replica)
-    record(replica, "base", adapter=None)
     with pytest.raises(error, match=reason):
         add(replica, **fields)
     assert replica.data.feedback.list().items == ()
@@ -170,11 +168,28 @@ def test_same_sample_again_is_refused_also_after_it_was_deleted(replica, corpora
     deleted = do(replica.feedback.delete(first.feedback_id))
     assert (deleted.messages, deleted.is_deleted) == (None, True)
     wait_until(lambda: not knows(corpora[-1], first))
-    with pytest.raises(StateError, match="was deleted"):
+    with pytest.raises(StateError, match=f"was deleted: {first.feedback_id}"):
         add(replica, "r2", answer="Odd.")
     assert do(replica.feedback.delete(first.feedback_id)).is_deleted
     with pytest.raises(UnknownObjectError):
         do(replica.feedback.delete("fb-9"))
+
+
+def test_deleted_feedback_takes_the_prompt_and_the_answers_along_from_the_whole_folder(
+    replica, tmp_path
+):
+    record(replica, answers=("It is cobalt.", "No."))
+    record(replica, "r2", answers=("It is ochre.",))
+    feedback = add(replica, choice=1, answer="It is vermilion.")
+    do(replica.feedback.delete(feedback.feedback_id))
+    written = b"".join(path.read_bytes() for path in tmp_path.glob("collm.db*"))
+    assert b"cobalt" not in written
+    assert b"vermilion" not in written
+    assert b"ochre" in written
+    with pytest.raises(StateError, match="response 'r1' was deleted") as raised:
+        add(replica, rating=1.0)
+    assert raised.value.code == "deleted"
+    assert add(replica, "r2", rating=1.0).weight == 1.0
 
 
 def test_feedback_is_listed_by_adapter_and_read_by_id(replica):

@@ -87,9 +87,9 @@ def test_text_before_a_stop_string_is_the_answer(http, desk):
     assert desk.responses[0].answers == ("He",)
 
 
-def test_answer_of_the_bare_base_names_no_adapter(http, desk):
+def test_answer_of_the_bare_base_is_not_kept(http, desk):
     chat(http, model=BASE_MODEL).raise_for_status()
-    assert (desk.responses[0].adapter, desk.responses[0].version) == (None, BASE)
+    assert desk.responses == []
 
 
 def test_answer_by_the_base_for_an_adapter_without_a_version_names_the_adapter(desk):

@@ -39,15 +39,40 @@ def kept(store: ResponseStore, *numbers: int) -> list[int]:
 
 
 def test_answers_are_found_as_they_were_given(store: ResponseStore) -> None:
-    base = replace(response(2), adapter=None, version=VersionId("base"))
-    store.add_many([response(1), base])
+    early = replace(response(2), version=VersionId("base"))
+    store.add_many([response(1), early])
     assert store.get("chatcmpl-1") == response(1)
-    assert store.get("chatcmpl-2") == base
+    assert store.get("chatcmpl-2") == early
 
 
 def test_unknown_answer_is_named(store: ResponseStore) -> None:
     with pytest.raises(UnknownObjectError, match="response 'chatcmpl-9' does not exist"):
         store.get("chatcmpl-9")
+
+
+def test_answer_whose_feedback_is_deleted_has_no_text_left_and_is_known_all_the_same(
+    tmp_path: Path,
+) -> None:
+    with DataFolder(tmp_path, max_versions=2, now_s=lambda: 100.0) as data:
+        store = data.responses
+        store.add_many([response(1), response(2)])
+        feedback = data.feedback.add(
+            response_id="chatcmpl-1",
+            choice=0,
+            adapter="tutor",
+            version=VersionId("tutor@3"),
+            rating=None,
+            messages=[{"role": "user", "content": "better"}],
+            weight=1.0,
+        )
+        assert not store.get("chatcmpl-1").is_wiped
+        data.feedback.delete(feedback.feedback_id)
+        wiped = store.get("chatcmpl-1")
+        assert wiped.is_wiped
+        assert wiped == replace(response(1), messages=(), answers=())
+        assert store.get("chatcmpl-2") == response(2)
+        store.add_many([response(1)])
+        assert store.get("chatcmpl-1").is_wiped
 
 
 def test_same_answer_again_changes_nothing(store: ResponseStore) -> None:

@@ -265,7 +265,7 @@ def test_a_job_with_a_file_that_is_nowhere_is_refused_by_a_replica(two_sites):
 def test_feedback_finds_the_replica_that_answered(two_sites):
     async def main():
         async with two_sites() as (front, r0, r1):
-            chat = {"model": BASE_MODEL, "messages": [{"role": "user", "content": "hi"}]}
+            chat = {"model": "helper", "messages": [{"role": "user", "content": "hi"}]}
             await front.lose("r0")  # so that the other one answers
             answer = await front.http.post("/v1/chat/completions", json=chat)
             front.states.silent.clear()
