@@ -18,6 +18,10 @@ from collm.errors import CollmError, DataError
 from collm.types import ReplicaSnapshot
 
 _logger = logging.getLogger(__name__)
+_PATIENCE_S = 5.0
+"""How long replicas that fell silent may take to answer when there is no other left: one that is
+merely slow is better than none, and a client has waited so long before it is told that there is
+none."""
 
 
 class SnapshotSource(Protocol):
@@ -127,6 +131,17 @@ class Registry:
             await asyncio.wait(tasks)
         self.expire()
 
+    async def ask_silent(self) -> bool:
+        """Ask those that fell silent once more, patiently; return whether one is live again.
+
+        Not those to which no connection was made. Whoever comes meanwhile shares the question.
+        """
+        silent = [watched for watched in self._watched.values() if watched.is_silent]
+        pending = {self._ask_patiently(watched) for watched in silent}
+        while pending and not any(watched.is_live for watched in silent):
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        return any(watched.is_live for watched in silent)
+
     async def run(self, watch: EndpointsWatch) -> NoReturn:
         """Follow the endpoints file and the replicas in it until cancelled."""
         try:
@@ -144,12 +159,17 @@ class Registry:
     def _ask_all(self) -> None:
         for watched in self._watched.values():
             if watched.task is None or watched.task.done():
-                watched.task = asyncio.create_task(self._ask(watched))
+                watched.task = asyncio.create_task(self._ask(watched, self._config.timeout_s))
 
-    async def _ask(self, watched: "_Watched") -> None:
+    def _ask_patiently(self, watched: "_Watched") -> "asyncio.Task[None]":
+        if watched.patient_task is None or watched.patient_task.done():
+            watched.patient_task = asyncio.create_task(self._ask(watched, _PATIENCE_S))
+        return watched.patient_task
+
+    async def _ask(self, watched: "_Watched", timeout_s: float) -> None:
         asked_at_s = self._clock.now_s()
         try:
-            async with asyncio.timeout(self._config.timeout_s):
+            async with asyncio.timeout(timeout_s):
                 value = await self._source.fetch(watched.endpoint)
             snapshot = from_json(value, url=watched.endpoint.url, taken_at_s=asked_at_s)
             if snapshot.replica_id != watched.endpoint.replica_id:
@@ -199,10 +219,17 @@ class _Watched:
         self.suspected_at_s = -math.inf
         self.has_complained = False
         self.task: asyncio.Task[None] | None = None
+        self.patient_task: asyncio.Task[None] | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it answered once, and has merely not done so lately."""
+        return not self.is_live and self.answered_at_s > self.suspected_at_s
 
     def cancel(self) -> None:
-        if self.task is not None:
-            self.task.cancel()
+        for task in (self.task, self.patient_task):
+            if task is not None:
+                task.cancel()
 
     def complain(self, error: Exception) -> None:
         """Log the first of a row of failures; silence of a known kind is said by its end."""

@@ -129,6 +129,60 @@ def test_a_failed_connection_takes_a_replica_out_at_once_until_it_answers() -> N
     assert scene.events[-2:] == [("a", "gone"), ("a", "back")]
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collm.cluster.registry._PATIENCE_S", 0.01)
+
+
+def test_a_replica_that_fell_silent_is_live_again_once_it_answers_a_patient_question() -> None:
+    scene = Scene("a", "b")
+    scene.poll()
+    scene.source.dead |= {"a", "b"}
+    scene.poll(6)
+    assert len(scene.registry.table) == 0
+    scene.source.dead.clear()
+    scene.source.hung.add("b")
+    assert asyncio.run(scene.registry.ask_silent())
+    assert scene.chosen() == {"a"}
+
+
+@pytest.mark.usefixtures("impatient")
+def test_silent_replicas_that_hang_are_waited_for_no_longer_than_patience_lasts() -> None:
+    scene = Scene("a")
+    scene.poll()
+    scene.source.hung.add("a")
+    scene.poll(6)
+    assert not asyncio.run(scene.registry.ask_silent())
+    assert len(scene.registry.table) == 0
+
+
+def test_who_was_never_heard_or_cannot_be_connected_to_is_not_asked_again() -> None:
+    scene = Scene("a", "never")
+    scene.source.dead.add("never")
+    scene.poll()
+    scene.registry.suspect("a")
+    asked: list[str] = []
+    scene.source.on_fetch = asked.append
+    assert not asyncio.run(scene.registry.ask_silent())
+    assert asked == []
+
+
+def test_requests_that_find_nobody_share_one_question() -> None:
+    scene = Scene("a")
+    scene.poll()
+    scene.source.dead.add("a")
+    scene.poll(6)
+    scene.source.dead.clear()
+    asked: list[str] = []
+    scene.source.on_fetch = asked.append
+
+    async def ask_thrice() -> list[bool]:
+        return await asyncio.gather(*(scene.registry.ask_silent() for _ in range(3)))
+
+    assert asyncio.run(ask_thrice()) == [True] * 3
+    assert asked == ["a"]
+
+
 def test_an_answer_to_a_question_from_before_the_suspicion_does_not_clear_it() -> None:
     scene = Scene("a")
     scene.poll()

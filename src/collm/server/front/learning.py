@@ -30,7 +30,7 @@ async def upload_file(http: Request) -> Response:
     front = front_of(http)
     max_bytes = front.config.max_file_bytes + FORM_OVERHEAD_BYTES
     async with placed_form(http, max_bytes) as form:
-        replica_id = place(front, form.named)
+        replica_id = await place(front, form.named)
         # The form is gone behind this block; the answer is short.
         reply = await Gateway(front, http).ask(replica_id, form.call)
     return reply.response()
@@ -82,7 +82,7 @@ async def create_job(http: Request) -> Response:
     if len(set(homes)) > 1:
         message = f"A job and its files must be on one replica; these are on {', '.join(homes)}."
         raise RequestError(message, param="training_file", code="invalid_value")
-    home = homes[0] if homes else place(front, None)
+    home = homes[0] if homes else await place(front, None)
     return await gateway.relay(home, gateway.call(body, query=query))
 
 

@@ -21,7 +21,7 @@ def split_query(http: Request) -> tuple[str | None, str]:
     return (named[-1] if named else None), (rest if named else http.url.query)
 
 
-def place(front: Front, named: str | None) -> str:
+async def place(front: Front, named: str | None) -> str:
     """Return the replica to use.
 
     Raises:
@@ -31,7 +31,9 @@ def place(front: Front, named: str | None) -> str:
     if named is not None:
         check_replica(front, named)
         return named
-    live = [snapshot for snapshot in front.registry.table.values() if not snapshot.is_draining]
+    if not _accepting(front):
+        await front.registry.ask_silent()
+    live = _accepting(front)
     if not live:
         raise NoReplicaError("No replica can answer now; try again later.")
     return min(live, key=_load).replica_id
@@ -46,6 +48,10 @@ def check_replica(front: Front, named: str) -> None:
             param=REPLICA,
             code="invalid_value",
         )
+
+
+def _accepting(front: Front) -> list[ReplicaSnapshot]:
+    return [snapshot for snapshot in front.registry.table.values() if not snapshot.is_draining]
 
 
 def _load(snapshot: ReplicaSnapshot) -> tuple[int, int, str]:

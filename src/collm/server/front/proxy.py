@@ -92,7 +92,7 @@ class GenerationProxy:
 
     async def _answer(self, errand: _Errand) -> None:
         while len(errand.failed_at) < _MAX_ATTEMPTS:
-            choice = self._choose(errand)
+            choice = await self._choose(errand)
             if isinstance(choice, Turned):
                 await self._turn_away(errand, choice)
                 return
@@ -103,7 +103,14 @@ class GenerationProxy:
             errand.trace.note("failed", choice.replica_id)
         await self._turn_away(errand, _GIVEN_UP)
 
-    def _choose(self, errand: _Errand) -> Choice | Turned:
+    async def _choose(self, errand: _Errand) -> Choice | Turned:
+        choice = self._route(errand)
+        if isinstance(choice, Choice) or choice.reason is not TurnedReason.NO_REPLICA:
+            return choice
+        await self._front.registry.ask_silent()
+        return self._route(errand)
+
+    def _route(self, errand: _Errand) -> Choice | Turned:
         front = self._front
         return front.backends.router.choose(
             errand.request,

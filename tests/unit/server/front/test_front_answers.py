@@ -99,6 +99,27 @@ def test_without_a_live_replica_the_answer_is_503():
     run({"r0": answer}, check)
 
 
+def test_a_replica_that_is_merely_silent_answers_when_no_other_is_left():
+    async def check(front):
+        await front.lose("r0")
+        await front.lose("r1")
+        front.states.silent.discard("r1")
+        reply = await post(front)
+        assert (reply.status_code, reply.headers["x-collm-replica"]) == (200, "r1")
+
+    run({"r0": answer, "r1": answer}, check)
+
+
+def test_a_silent_replica_is_the_last_resort_of_a_request_that_others_failed():
+    async def check(front):
+        await front.lose("r1")
+        front.states.silent.clear()
+        reply = await post(front)
+        assert (reply.status_code, reply.headers["x-collm-replica"]) == (200, "r1")
+
+    run({"r0": die, "r1": answer}, check)
+
+
 def test_a_request_that_would_be_late_is_turned_away_when_the_operator_wants_that():
     late = {"r0": make_snapshot("r0", queued_prefill_tokens=50_000)}
 
