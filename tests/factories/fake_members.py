@@ -165,6 +165,11 @@ class FakeMember:
         self.active[version.partition("@")[0]] = version
         self.promotions.append(version)
 
+    async def return_to_base(self, adapter: str, reason: str) -> None:
+        """Serve no version of an adapter."""
+        self._answer()
+        self.active.pop(adapter, None)
+
     async def start_gate(self, plan: GatePlan) -> None:
         """Begin to compare."""
         self._answer()

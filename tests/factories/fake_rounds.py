@@ -33,6 +33,7 @@ class FakeRoundDesk:
         self.updates: dict[tuple[str, int], bytes] = {}
         self.versions: dict[str, tuple[bytes, bytes, Mapping[str, str]]] = {}
         self.promotions: list[tuple[str, str, Mapping[str, Any]]] = []
+        self.returns: list[tuple[str, str]] = []
         self.refusal: Exception | None = None
 
     def state(self) -> ReplicaSnapshot:
@@ -73,6 +74,10 @@ class FakeRoundDesk:
             raise UnknownAdapterError(f"version {version!r} does not exist")
         self.promotions.append((version, reason, dict(numbers)))
         return replace(INFO, version=VersionId(version), is_active=True)
+
+    async def return_to_base(self, adapter: str, reason: str) -> None:
+        self._check()
+        self.returns.append((adapter, reason))
 
     async def start_gate(self, plan: GatePlan) -> None:
         self._check()

@@ -78,6 +78,10 @@ class MemberControl(Protocol):
         """Make it serve a version; returns when it does."""
         ...
 
+    async def return_to_base(self, adapter: str, reason: str) -> None:
+        """Make it serve the bare base model under an adapter's name; returns when it does."""
+        ...
+
     async def start_gate(self, plan: GatePlan) -> None:
         """Ask it to compare a candidate; no effect when it does already."""
         ...
@@ -143,6 +147,12 @@ class ReplicaControl:
             "POST",
             "/control/promote",
             json={"version": version, "reason": reason, "numbers": dict(numbers)},
+        )
+
+    async def return_to_base(self, adapter: str, reason: str) -> None:
+        """Make it serve the bare base model under an adapter's name; returns when it does."""
+        await self._call(
+            "POST", "/control/return_to_base", json={"adapter": adapter, "reason": reason}
         )
 
     async def start_gate(self, plan: GatePlan) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from collm.cluster.aggregating import Aggregation, Aggregator, Demand
@@ -13,13 +14,13 @@ from collm.cluster.round_config import RoundConfig
 from collm.cluster.round_machine import RoundMachine
 from collm.cluster.round_path import RoundObserver
 from collm.cluster.round_rules import Cast, choose_members
-from collm.cluster.spreading import CatchUp, Spread, Spreader
+from collm.cluster.spreading import CatchUp, Spread, Spreader, Target
 from collm.cluster.timing import Timing
 from collm.errors import CollmError, UnknownAdapterError
 from collm.federated.rounds import RoundPlan, RoundStatus
 from collm.store.front_folder import FrontFolder
 from collm.store.rounds import MemberRecord, RoundRecord
-from collm.types import VersionId
+from collm.types import BASE, VersionId
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.25
@@ -108,17 +109,27 @@ class Coordinator:
     async def roll_back(self, adapter: str) -> Spread:
         """Make the version before the active one active again, on all replicas.
 
-        A round that is under way, trained from what is taken back, will not be promoted.
+        Before the first version there is the base. A round that is under way, trained from what is
+        taken back, will not be promoted.
 
         Raises:
             UnknownAdapterError: No earlier version is held for the adapter.
         """
         async with self._is_promoting.setdefault(adapter, asyncio.Lock()):
-            version = self._folder.decisions.held().get(adapter)
-            if version is None:
-                raise UnknownAdapterError(f"adapter {adapter!r} has no earlier federated version")
-            await asyncio.to_thread(self._folder.decisions.rollback, version, "asked for", {})
-            return await self._spreader.spread(version, "rolled back", {})
+            # On record before it is served: who comes back catches up by the record.
+            target = await asyncio.to_thread(self._take_back, adapter)
+            return await self._spreader.spread(target, "rolled back", {})
+
+    def _take_back(self, adapter: str) -> Target:
+        decisions = self._folder.decisions
+        active, version = decisions.active().get(adapter), decisions.held().get(adapter)
+        if version is not None:
+            decisions.rollback(version, "asked for", {})
+            return self._spreader.target(version)
+        if active is None or active != decisions.first().get(adapter):
+            raise UnknownAdapterError(f"adapter {adapter!r} has no earlier federated version")
+        decisions.return_to_base(adapter, "asked for", {})
+        return replace(self._spreader.target(active), version=BASE)
 
     def status(self) -> dict[str, Any]:
         """Return how learning together stands, as plain JSON values: an entry per adapter."""

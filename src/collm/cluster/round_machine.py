@@ -178,7 +178,8 @@ class RoundMachine:
             numbers = record.results["gate"]
             # On record before it is served: who comes back catches up by the record.
             await asyncio.to_thread(decisions.promote, record.candidate, why, numbers)
-            spread = await self._spreader.spread(record.candidate, why, numbers)
+            target = self._spreader.target(record.candidate)
+            spread = await self._spreader.spread(target, why, numbers)
         reason = f"promoted on {', '.join(spread.reached) or 'no replica'}"
         if spread.is_partial:
             reason += f"; partial: {_listed(spread.missed)}"

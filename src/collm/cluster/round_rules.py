@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from collm.store.rounds import MemberOutcome, MemberRecord
-from collm.types import ReplicaSnapshot, VersionId
+from collm.types import BASE, ReplicaSnapshot, VersionId
 
 PATIENCE_S = 10.0
 """How long a silent member is waited for when enough others have reported: about as long as a
@@ -130,6 +130,9 @@ def choose_members(
 def is_behind(active: VersionId | None, target: VersionId) -> bool:
     """Return whether a replica that serves ``active`` shall be brought to ``target``.
 
-    A replica's own versions ``NAME@N.replica.k`` go on from federated version N.
+    A replica's own versions ``NAME@N.replica.k`` go on from federated version N. The base, to which
+    a first version was taken back, takes the place of federated versions only.
     """
+    if target == BASE:
+        return active is not None and active.partition("@")[2].isdecimal()
     return active is None or (active != target and not active.startswith(f"{target}."))

@@ -13,7 +13,7 @@ from collm.cluster.timing import Timing
 from collm.errors import CollmError, StateError, UnknownObjectError
 from collm.store.front_folder import FrontFolder
 from collm.store.versions import PublishedVersion
-from collm.types import VersionId
+from collm.types import BASE, ReplicaSnapshot, VersionId
 
 _log = logging.getLogger(__name__)
 _WITHIN_S = 2.0
@@ -26,9 +26,26 @@ _BRING_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """What an adapter's name shall mean on every replica."""
+
+    adapter: str
+    version: VersionId
+    """``BASE`` when the first version was taken back."""
+    base_digest: str | None
+    """The base model whose replicas are meant; ``None`` for all, which have the base anyway."""
+
+    def concerns(self, snapshot: ReplicaSnapshot) -> bool:
+        """Return whether this is for a replica."""
+        return self.base_digest is None or snapshot.base_digest == self.base_digest
+
+
+@dataclass(frozen=True, slots=True)
 class Spread:
     """How far a promotion got in its time."""
 
+    version: VersionId
+    """What was promoted, or returned to; ``BASE`` for the bare base model."""
     reached: tuple[str, ...]
     """Replicas that serve the version."""
     missed: Mapping[str, str]
@@ -65,13 +82,17 @@ class Spreader:
         self._timing = timing
         self._within_s = within_s
 
-    async def spread(self, version: VersionId, reason: str, numbers: Mapping[str, Any]) -> Spread:
-        """Promote a version on every live replica of its base model."""
-        base_digest = self._folder.versions.get(version).base_digest
+    def target(self, version: VersionId) -> Target:
+        """Return what makes a version of the folder the one that is served."""
+        published = self._folder.versions.get(version)
+        return Target(published.adapter, version, published.base_digest)
+
+    async def spread(self, target: Target, reason: str, numbers: Mapping[str, Any]) -> Spread:
+        """Bring a target to every live replica that it is for."""
         tasks = {
-            replica_id: asyncio.create_task(self.bring(replica_id, version, reason, numbers))
+            replica_id: asyncio.create_task(self.bring(replica_id, target, reason, numbers))
             for replica_id, snapshot in sorted(self._members.live().items())
-            if snapshot.base_digest == base_digest
+            if target.concerns(snapshot)
         }
         if tasks:
             try:
@@ -86,13 +107,16 @@ class Spreader:
             elif (error := task.exception()) is not None:
                 missed[replica_id] = str(error)
         reached = tuple(replica_id for replica_id in tasks if replica_id not in missed)
-        _log.info("%s is served by %s; missed: %s", version, ", ".join(reached) or "none", missed)
-        return Spread(reached, missed)
+        names = ", ".join(reached) or "none"
+        _log.info(
+            "%s: %s is served by %s; missed: %s", target.adapter, target.version, names, missed
+        )
+        return Spread(target.version, reached, missed)
 
     async def bring(
-        self, replica_id: str, version: VersionId, reason: str, numbers: Mapping[str, Any]
+        self, replica_id: str, target: Target, reason: str, numbers: Mapping[str, Any]
     ) -> None:
-        """Make one replica serve a version, sending it if the replica does not have it.
+        """Make one replica serve a target, sending a version that the replica does not have.
 
         A replica that cannot do it yet, such as in the middle of another promotion, is asked until
         it can: give this a time limit.
@@ -100,7 +124,10 @@ class Spreader:
         Raises:
             CollmError: It does not answer, or refuses.
         """
-        control = self._members.control(replica_id)
+        control, version = self._members.control(replica_id), target.version
+        if version == BASE:
+            await control.return_to_base(target.adapter, reason)
+            return
         is_sent = False
         while True:
             try:
@@ -144,42 +171,50 @@ class CatchUp:
         self._folder = folder
         self._spreader = spreader
         self._timing = timing
-        self._settled: set[tuple[str, VersionId]] = set()
+        self._settled: set[tuple[str, Target]] = set()
         self._not_before_s: dict[str, float] = {}
 
     async def look(self) -> None:
         """Bring everyone who is behind up to date; who cannot be now is tried again later."""
         live = self._members.live()
-        targets = {
-            adapter: self._folder.versions.get(version)
-            for adapter, version in self._folder.decisions.active().items()
-            if not self._is_promoting(adapter)
-        }
         wanted = {
-            (replica_id, target.version)
+            (replica_id, target)
+            for target in self._targets()
             for replica_id, snapshot in live.items()
-            for target in targets.values()
-            if snapshot.base_digest == target.base_digest
+            if target.concerns(snapshot)
         }
         self._settled &= wanted  # who went away is looked at anew when it is back
         now_s = self._timing.clock.now_s()
-        for replica_id, version in sorted(wanted - self._settled):
-            active = live[replica_id].active.get(version.partition("@")[0])
-            if not is_behind(active, version):
-                self._settled.add((replica_id, version))
+        for replica_id, target in sorted(wanted - self._settled, key=_order):
+            active = live[replica_id].active.get(target.adapter)
+            if not is_behind(active, target.version):
+                self._settled.add((replica_id, target))
             elif now_s >= self._not_before_s.get(replica_id, now_s):
-                await self._bring(replica_id, version)
+                await self._bring(replica_id, target)
 
-    async def _bring(self, replica_id: str, version: VersionId) -> None:
+    def _targets(self) -> list[Target]:
+        """Return what replicas shall serve, but for adapters whose version changes right now."""
+        decisions, spreader = self._folder.decisions, self._spreader
+        targets = [spreader.target(version) for version in decisions.active().values()]
+        targets += [Target(adapter, BASE, None) for adapter in decisions.taken_back()]
+        return [target for target in targets if not self._is_promoting(target.adapter)]
+
+    async def _bring(self, replica_id: str, target: Target) -> None:
+        version = target.version
         try:
             async with asyncio.timeout(_BRING_S):
-                await self._spreader.bring(replica_id, version, "caught up", {})
+                await self._spreader.bring(replica_id, target, "caught up", {})
         except (CollmError, TimeoutError) as error:
             _log.warning("%s cannot catch up with %s yet: %s", replica_id, version, error)
             self._not_before_s[replica_id] = self._timing.clock.now_s() + _RETRY_S
         else:
-            _log.info("%s caught up with %s", replica_id, version)
-            self._settled.add((replica_id, version))
+            _log.info("%s: %s caught up with %s", target.adapter, replica_id, version)
+            self._settled.add((replica_id, target))
+
+
+def _order(wanted: tuple[str, Target]) -> tuple[str, str]:
+    replica_id, target = wanted
+    return replica_id, target.adapter
 
 
 def _read(published: PublishedVersion) -> AdapterFiles:

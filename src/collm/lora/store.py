@@ -241,6 +241,16 @@ class AdapterStore:
         self._free_if_unused(bad)
         return held
 
+    def return_to_base(self, adapter: str) -> None:
+        """Make no version of an adapter active, and hold none, whatever was served before.
+
+        Its name, if it is announced, means the base.
+        """
+        for names in (self._active, self._held):
+            version = names.pop(adapter, None)
+            if version is not None:
+                self._free_if_unused(version)
+
     def set_first(self, adapter: str, version: VersionId) -> None:
         """Say which version took the place of the base, as whoever promoted it before recalls."""
         self._first[adapter] = version

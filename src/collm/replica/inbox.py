@@ -133,6 +133,16 @@ class Rollback:
 
 
 @dataclass(frozen=True, slots=True)
+class ReturnToBase:
+    """Serve the bare base model under an adapter's name; no effect if that is so already."""
+
+    adapter: str
+    reason: str
+    """For the record of the decision."""
+    reply: "Future[None]"
+
+
+@dataclass(frozen=True, slots=True)
 class Unload:
     """Stop serving an adapter."""
 
@@ -253,7 +263,15 @@ class Stop:
 
 
 VersionMessage = (
-    Published | PublishFailed | Promoted | PromotionFailed | Rollback | Unload | Keep | Release
+    Published
+    | PublishFailed
+    | Promoted
+    | PromotionFailed
+    | Rollback
+    | ReturnToBase
+    | Unload
+    | Keep
+    | Release
 )
 JobMessage = AddJob | CancelJob | PauseJob | ResumeJob | AddSamples | RemoveSample
 RoundMessage = StartRound | FinishRound | CompareVersions

@@ -20,7 +20,7 @@ from collm.lora.terms import Terms
 from collm.model.spec import ModelSpec
 from collm.replica.archive import Archive
 from collm.replica.foreign_folder import read_files
-from collm.replica.inbox import CompareVersions, FinishRound, Follow, StartRound
+from collm.replica.inbox import CompareVersions, FinishRound, Follow, ReturnToBase, StartRound
 from collm.replica.library import Library
 from collm.replica.post import Post
 from collm.replica.round_board import RoundBoard
@@ -165,6 +165,11 @@ class RoundDesk:
             self._library.read, VersionId(version), reply, reason, numbers
         )
         return await self._post.ask(message, reply)
+
+    async def return_to_base(self, adapter: str, reason: str) -> None:
+        """Serve the bare base model under an adapter's name; returns when that is on disk."""
+        reply: Future[None] = Future()
+        await self._post.ask(ReturnToBase(adapter, reason, reply), reply)
 
     # Comparisons
 

@@ -16,6 +16,7 @@ from collm.replica.inbox import (
     Published,
     PublishFailed,
     Release,
+    ReturnToBase,
     Rollback,
     Unload,
     VersionMessage,
@@ -84,6 +85,8 @@ class VersionDesk:
                 self._promotions.promotion_failed(message)
             case Rollback(adapter, reply):
                 self._roll_back_on_request(adapter, reply)
+            case ReturnToBase():
+                self._return_to_base(message)
             case Unload(adapter, reply):
                 self._unload(adapter, reply)
             case Keep(published):
@@ -117,18 +120,42 @@ class VersionDesk:
         numbers: Mapping[str, Any],
         then: Callable[[VersionId, VersionInfo, Exception | None], None],
     ) -> None:
-        """Return to the version before, in serving at once and in training with it.
+        """Return to the version before; raises ``UnknownAdapterError`` if nothing is held."""
+        previous = self._adapters.active(adapter)
+        version = self._adapters.rollback(adapter)
+        self._returned(adapter, version, previous, (cause, _REASONS[cause]), numbers, then)
+
+    def _return_to_base(self, message: ReturnToBase) -> None:
+        adapter, previous = message.adapter, self._adapters.active(message.adapter)
+        if previous is None and self._promotions.is_settled(adapter):
+            tell(message.reply, None)
+            return
+        self._adapters.return_to_base(adapter)
+        self._returned(
+            adapter,
+            BASE,
+            previous,
+            ("asked", message.reason),
+            {},
+            lambda _version, _info, error: tell(message.reply, error),
+        )
+
+    def _returned(
+        self,
+        adapter: str,
+        version: VersionId,
+        previous: VersionId | None,
+        why: tuple[RollbackCause, str],
+        numbers: Mapping[str, Any],
+        then: Callable[[VersionId, VersionInfo, Exception | None], None],
+    ) -> None:
+        """Follow a return to an earlier version, in force in serving, in all else.
 
         Before the first version there is the base: training begins anew beside it, and without a
         job the adapter's name goes. The training state on disk goes with what is taken back, but
         for its place: it would bring that back.
-
-        Raises:
-            UnknownAdapterError: Nothing is held for the adapter.
         """
-        reason = _REASONS[cause]
-        previous = self._adapters.active(adapter)
-        version = self._adapters.rollback(adapter)
+        cause, reason = why
         self._promotions.abandon(adapter, "the adapter was rolled back")
         is_base = version == BASE
         self._metrics.rolled_back(adapter, version, cause)

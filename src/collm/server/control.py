@@ -24,10 +24,11 @@ from collm.server.adapter_files import (
     check_size,
     in_own_file,
 )
-from collm.server.control_schemas import PromoteBody
+from collm.server.control_schemas import PromoteBody, ReturnBody
 from collm.server.multipart import check_fields, file_of, read_form, text_of
 from collm.server.parsing import read_as, read_body
 from collm.server.service import Service, service_of
+from collm.types import BASE
 
 T = TypeVar("T")
 _METADATA = "metadata"
@@ -124,6 +125,15 @@ async def promote(request: Request) -> Response:
     body = await read_as(PromoteBody, request, service.config.max_body_bytes)
     info = await service.rounds.promote(body.version, body.reason, body.numbers)
     return JSONResponse({"version": info.version, "is_active": info.is_active})
+
+
+@router.post("/control/return_to_base")
+async def return_to_base(request: Request) -> Response:
+    """Serve the base under an adapter's name; answered when new requests get it."""
+    service = _alive(request)
+    body = await read_as(ReturnBody, request, service.config.max_body_bytes)
+    await service.rounds.return_to_base(body.adapter, body.reason)
+    return JSONResponse({"adapter": body.adapter, "version": BASE})
 
 
 @router.post("/control/gate")

@@ -61,6 +61,10 @@ class RoundDesk(Protocol):
         """
         ...
 
+    async def return_to_base(self, adapter: str, reason: str) -> None:
+        """Serve the bare base model under an adapter's name; no effect if that is so already."""
+        ...
+
     async def start_gate(self, plan: GatePlan) -> None:
         """Compare a candidate; no effect when that is known already.
 

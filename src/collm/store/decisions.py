@@ -75,6 +75,19 @@ class DecisionStore:
         )
         return {row["adapter"]: row["version"] for row in rows}
 
+    def taken_back(self) -> tuple[str, ...]:
+        """Return the adapters whose first version was taken back, and that have none since."""
+        rows = self._database.query(
+            "SELECT adapter, kind, version, max(id) FROM decisions WHERE kind != ? "
+            "GROUP BY adapter ORDER BY adapter",
+            (DecisionKind.REFUSAL,),
+        )
+        return tuple(
+            row["adapter"]
+            for row in rows
+            if row["kind"] == DecisionKind.ROLLBACK and row["version"] == BASE
+        )
+
     def history(self, adapter: str, limit: int | None = None) -> tuple[Decision, ...]:
         """Return the decisions about an adapter, or only the latest ``limit``; oldest first."""
         rows = self._database.query(

@@ -11,6 +11,7 @@ from collm.cluster.timing import Timing
 from collm.errors import UnknownAdapterError
 from collm.federated.rounds import RoundStatus
 from collm.store.front_folder import FrontFolder
+from collm.types import BASE
 from factories.fake_members import DIGEST, FakeCluster, FakeMember
 from factories.rounds import ADAPTER, Rounds, coordinator, open_folder
 
@@ -160,8 +161,48 @@ def test_rollback_reaches_all_replicas_and_is_on_record(
     assert (spread.reached, spread.is_partial) == (("a", "b"), False)
     assert folder.decisions.active() == {ADAPTER: "ours@1"}
     assert {member.active[ADAPTER] for member in cluster.members.values()} == {"ours@1"}
+
+
+def test_first_version_is_taken_back_everywhere_and_rounds_begin_anew_from_the_base(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    rounds = Rounds(cluster, folder)
+    rounds.run()
+    cluster.members["b"].is_live = False
+    spread = asyncio.run(coordinator(cluster, folder, TIMING).roll_back(ADAPTER))
+    assert (spread.version, spread.reached) == (BASE, ("a",))
+    assert folder.decisions.active() == {}
+    assert cluster.members["a"].active == {}
     with pytest.raises(UnknownAdapterError, match="no earlier federated version"):
         asyncio.run(coordinator(cluster, folder, TIMING).roll_back(ADAPTER))
+    cluster.members["b"].is_live = True
+    rounds.run()
+    assert cluster.members["a"].plans[-1].base_version is None
+    assert folder.decisions.active() == {ADAPTER: "ours@2"}
+
+
+def test_version_that_was_never_anybodys_first_cannot_be_taken_back_to_the_base(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    rounds = Rounds(cluster, folder)
+    for _ in range(3):
+        rounds.run()
+    asyncio.run(coordinator(cluster, folder, TIMING).roll_back(ADAPTER))
+    with pytest.raises(UnknownAdapterError, match="no earlier federated version"):
+        asyncio.run(coordinator(cluster, folder, TIMING).roll_back(ADAPTER))
+    assert folder.decisions.active() == {ADAPTER: "ours@2"}
+
+
+def test_replica_that_was_away_when_the_first_version_was_taken_back_returns_to_the_base(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    Rounds(cluster, folder).run()
+    b = cluster.members["b"]
+    b.is_live = False
+    asyncio.run(coordinator(cluster, folder, TIMING).roll_back(ADAPTER))
+    assert b.active == {ADAPTER: "ours@1"}
+    b.is_live = True
+    run_until(coordinator(cluster, folder, TIMING), lambda: not b.active)
 
 
 def test_round_of_an_adapter_that_is_no_longer_configured_is_abandoned(

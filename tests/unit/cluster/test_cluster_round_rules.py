@@ -14,7 +14,7 @@ from collm.cluster.round_rules import (
     num_needed,
 )
 from collm.store.rounds import MemberOutcome, MemberRecord
-from collm.types import VersionId
+from collm.types import BASE, VersionId
 from factories.fake_members import DIGEST, snapshot
 
 OPEN, REPORTED, DECLINED, FAILED = (
@@ -135,3 +135,12 @@ def test_replica_is_behind_unless_it_serves_the_version_or_what_grew_from_it(
     active: str | None, expected: bool
 ) -> None:
     assert is_behind(VersionId(active) if active else None, VersionId("ours@3")) is expected
+
+
+@pytest.mark.parametrize(
+    ("active", "expected"), [(None, False), ("ours@3", True), ("ours@3.a.7", False)]
+)
+def test_replica_is_behind_the_base_while_it_serves_a_federated_version(
+    active: str | None, expected: bool
+) -> None:
+    assert is_behind(VersionId(active) if active else None, BASE) is expected

@@ -254,6 +254,19 @@ def test_rollback_of_the_first_version_returns_to_the_base(loaded):
         loaded.store.resolve("a")
 
 
+def test_adapter_returns_to_the_base_from_whatever_it_serves_and_holds(loaded):
+    loaded.store.announce("a")
+    for number, version in enumerate((V1, V2, V3)):
+        loaded.publish(version, number)
+    binding = loaded.store.pin("a")
+    for _ in range(2):
+        loaded.store.return_to_base("a")
+        assert (loaded.store.active("a"), loaded.store.resolve("a")) == (None, BASE)
+    assert loaded.versions() == {V3}
+    loaded.store.unpin(binding)
+    assert loaded.store.num_free_slots == 4
+
+
 def test_request_ends_on_the_first_version_after_it_was_taken_back(loaded):
     loaded.store.announce("a")
     loaded.publish(V1)

@@ -118,6 +118,19 @@ def test_a_version_is_kept_compared_and_served_under_its_name(replica, checkpoin
     assert train(replica, 2, base_version="tutor@1").base_version == "tutor@1"
 
 
+def test_an_adapter_returns_to_the_base_and_the_next_round_begins_there(
+    replica, checkpoint, tmp_path
+):
+    publish(replica, checkpoint, tmp_path / "one", members="r0")
+    asyncio.run(replica.rounds.promote("tutor@1", "better", {}))
+    wait_until(lambda: replica.rounds.state().active == {"tutor": "tutor@1"})
+    for _ in range(2):
+        asyncio.run(replica.rounds.return_to_base("tutor", "rolled back"))
+    wait_until(lambda: replica.rounds.state().active == {})
+    assert [row.version for row in replica.data.decisions.history("tutor")] == ["tutor@1", "base"]
+    assert train(replica, 2).base_version is None
+
+
 def test_files_and_jobs_of_a_cluster_name_their_replica(replica):
     content = b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant"}]}\n'
     content = content.replace(b'"assistant"}', b'"assistant", "content": "b"}')

@@ -5,9 +5,9 @@ from concurrent.futures import Future
 import pytest
 
 from collm.errors import StateError, UnknownAdapterError
-from collm.replica.inbox import CancelJob, Keep, Release, Unload
+from collm.replica.inbox import CancelJob, Keep, Release, ReturnToBase, Unload
 from collm.training.events import Regression
-from collm.types import VersionId
+from collm.types import BASE, VersionId
 from factories.deciders import JOB, World, foreign
 
 
@@ -116,6 +116,41 @@ def test_first_version_is_taken_back_and_without_a_job_the_name_goes(world):
     with pytest.raises(UnknownAdapterError, match="'a' does not exist; available: tiny"):
         world.store.resolve("a")
     assert world.store.infos() == ()
+
+
+def return_to_base(world):
+    reply = Future()
+    world.put(ReturnToBase("a", "rolled back", reply))
+    return reply
+
+
+def test_return_to_the_base_is_in_force_at_once_and_answered_when_it_is_on_disk(world):
+    world.worker.is_held = True
+    reply = return_to_base(world)
+    assert (world.active, world.store.infos()) == (None, ())
+    assert not reply.done()
+    world.worker.write_held()
+    assert reply.result(0) is None
+    assert world.folder.log[-1] == "a returned to the base: rolled back"
+    num_rows = len(world.folder.log)
+    assert return_to_base(world).result(0) is None
+    assert len(world.folder.log) == num_rows
+
+
+def test_return_to_the_base_overtakes_a_first_promotion_that_is_being_recorded():
+    world = World()
+    world.worker.is_held = True
+    asked = world.ask(9, 9)
+    reply = return_to_base(world)
+    with pytest.raises(Exception, match="was rolled back"):
+        asked.result(0)
+    while world.worker.num_held:
+        world.worker.write_held()
+        world.handle()
+    assert reply.result(0) is None
+    assert (world.active, world.store.resolve("a")) == (None, BASE)
+    # The disk, which is written in this order, ends without an active version.
+    assert world.folder.log[-2:] == ["promoted a@9", "a returned to the base: rolled back"]
 
 
 def test_regression_of_the_first_version_returns_to_the_base_by_itself():

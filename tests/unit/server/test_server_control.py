@@ -95,6 +95,7 @@ CALLS = {
     "GET /control/rounds/a/1/update": {},
     "PUT /control/versions/a@1": {},
     "POST /control/promote": {},
+    "POST /control/return_to_base": {},
     "POST /control/gate": {},
     "GET /control/gate/a/1": {},
 }
@@ -201,6 +202,14 @@ def test_a_version_is_published_once_and_promoted(desk, ask):
     assert desk.versions == {"a@1": (b"{}", b"weights", metadata)}
     ask(lambda control: control.promote("a@1", "better", {"increase": -0.5}))
     assert desk.promotions == [("a@1", "better", {"increase": -0.5})]
+
+
+def test_an_adapter_is_returned_to_the_base(desk, ask):
+    ask(lambda control: control.return_to_base("a", "rolled back"))
+    assert desk.returns == [("a", "rolled back")]
+    desk.refusal = StateError("busy")
+    with pytest.raises(StateError):
+        ask(lambda control: control.return_to_base("a", "rolled back"))
 
 
 def test_another_content_under_a_known_name_is_no_matter_of_time(desk, ask):

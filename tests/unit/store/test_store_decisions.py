@@ -63,6 +63,19 @@ def test_first_version_is_taken_back_to_the_base_on_record(data: DataFolder) -> 
     assert (row.reason, row.numbers) == ("worse", {"loss": 2.0})
 
 
+def test_adapter_is_taken_back_until_another_version_of_it_is_promoted(data: DataFolder) -> None:
+    data.decisions.promote(ONE, "better", {})
+    assert data.decisions.taken_back() == ()
+    data.decisions.return_to_base("a", "worse", {})
+    data.decisions.refuse("a", None, "no better", {})
+    assert data.decisions.taken_back() == ("a",)
+    data.decisions.promote(TWO, "better", {})
+    assert data.decisions.taken_back() == ()
+    data.decisions.promote(THREE, "better", {})
+    data.decisions.rollback(TWO, "worse", {})
+    assert data.decisions.taken_back() == ()
+
+
 def test_first_version_is_the_latest_that_took_the_place_of_none(data: DataFolder) -> None:
     assert data.decisions.first() == {}
     data.decisions.promote(ONE, "better", {})

@@ -72,8 +72,7 @@ async def roll_back(http: Request) -> Response:
     if named is not None or not isinstance(adapter, str) or adapter not in rounds.status():
         return await _change(http, body, some_suffice=True)
     spread = await rounds.roll_back(adapter)
-    active = rounds.status()[adapter]["active"]
-    answer = {"adapter": adapter, "version": active, "is_active": True}
+    answer = {"adapter": adapter, "version": spread.version, "is_active": True}
     return JSONResponse({**answer, "replicas": spread.reached, "missed": dict(spread.missed)})
 
 

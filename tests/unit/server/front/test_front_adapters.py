@@ -18,15 +18,14 @@ from factories.server_thread import running_server
 class FakeRounds:
     """One adapter that is learned together."""
 
-    def __init__(self) -> None:
-        self.active = "shared@2"
+    def __init__(self, before="shared@1") -> None:
+        self.active, self.before = "shared@2", before
 
     def status(self):
         return {"shared": {"active": self.active, "rounds": [{"round": 2}]}}
 
     async def roll_back(self, adapter):
-        self.active = "shared@1"
-        return Spread(("r0",), {"r1": "too slow"})
+        return Spread(self.before, ("r0",), {"r1": "too slow"})
 
 
 @pytest.fixture(scope="module")
@@ -158,13 +157,14 @@ def test_an_import_reaches_every_replica_and_an_export_comes_from_one_that_has_i
     asyncio.run(main())
 
 
-def test_rolling_back_what_is_learned_together_is_the_coordinators_task(two_desks):
+@pytest.mark.parametrize("before", ["shared@1", "base"])
+def test_rolling_back_what_is_learned_together_is_the_coordinators_task(two_desks, before):
     async def main():
-        async with two_desks(rounds=FakeRounds()) as (front, one, two):
+        async with two_desks(rounds=FakeRounds(before)) as (front, one, two):
             reply = await front.http.post("/adapters/rollback", json={"adapter": "shared"})
             assert reply.json() == {
                 "adapter": "shared",
-                "version": "shared@1",
+                "version": before,
                 "is_active": True,
                 "replicas": ["r0"],
                 "missed": {"r1": "too slow"},
