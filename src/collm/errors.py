@@ -65,6 +65,10 @@ class StateError(CollmError):
         self.code = code
 
 
+class DiskFullError(CollmError):
+    """The disk that holds the data is full; nothing of what was asked for was kept."""
+
+
 class RoundError(CollmError):
     """A federated round's message or update is malformed, or does not fit the others.
 

@@ -1,5 +1,6 @@
 """The one table from errors to HTTP statuses, and error objects as the OpenAI API shapes them."""
 
+import errno
 import logging
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -13,6 +14,7 @@ from collm.errors import (
     AdapterError,
     CapacityError,
     CollmError,
+    DiskFullError,
     QueueFullError,
     RequestError,
     RoundError,
@@ -27,6 +29,11 @@ CLIENT_GONE = 499
 """Status of an answer that nobody reads any more; it reaches logs only."""
 
 _RETRY_AFTER_S = "1"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (
+    "The server's disk is full, and nothing of this was kept. Free space on it, such as by "
+    "deleting files that are no longer needed, and send it again."
+)
 
 
 class BodyTooLargeError(RequestError):
@@ -85,6 +92,10 @@ def reply_to(error: Exception) -> ErrorReply:
         if isinstance(error, kind):
             param = getattr(error, "param", None)
             return ErrorReply(status, str(error), word, param, getattr(error, "code", None) or code)
+    if isinstance(error, DiskFullError) or (isinstance(error, OSError) and error.errno in _FULL):
+        logger.error("the disk is full: %s", error)
+        status = HTTPStatus.INSUFFICIENT_STORAGE
+        return ErrorReply(status, _DISK_FULL, "server_error", None, "disk_full")
     logger.error("unexpected error while answering", exc_info=error)
     message = "The server had an error while answering; its log says more."
     return ErrorReply(500, message, "server_error", None, "internal_error")
@@ -117,5 +128,6 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 def install_error_handlers(app: FastAPI) -> None:
     """Answer every failure of a route, and of routing itself, with an OpenAI error object."""
     app.add_exception_handler(CollmError, _on_error)
+    app.add_exception_handler(OSError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, _on_error)

@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from collm.errors import ConfigError
+from collm.errors import ConfigError, DiskFullError
 from collm.store.schema import MIGRATIONS
 
 
@@ -35,14 +35,20 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Yield the writing connection; commit when the block ends, undo all if it raises."""
+        """Yield the writing connection; commit when the block ends, undo all if it raises.
+
+        Raises:
+            DiskFullError: There is no room for what was changed, and all is undone.
+        """
         with self._writing:
-            self._writer.execute("BEGIN IMMEDIATE")
             try:
+                self._writer.execute("BEGIN IMMEDIATE")
                 yield self._writer
                 self._writer.execute("COMMIT")
-            except BaseException:
+            except BaseException as error:
                 self._writer.rollback()
+                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                    raise DiskFullError(f"the database cannot grow: {error}") from error
                 raise
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[sqlite3.Row]:

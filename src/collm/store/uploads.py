@@ -81,7 +81,6 @@ class FileStore:
         """
         file_id = new_id("file", self._owner)
         path = self._root / file_id
-        create_file(path, content)
         row = (
             file_id,
             filename.encode("utf-8", "replace").decode(),  # the database takes no lone surrogates
@@ -92,6 +91,7 @@ class FileStore:
             self._now_s(),
         )
         try:
+            create_file(path, content)
             with self._database.transaction() as connection:
                 connection.execute(
                     "INSERT INTO files (file_id, filename, purpose, num_bytes, num_samples, "
@@ -100,7 +100,7 @@ class FileStore:
                 )
                 return self._table.find(connection.execute, file_id)
         except Exception:
-            path.unlink()
+            path.unlink(missing_ok=True)
             raise
 
     def get(self, file_id: str) -> StoredFile:

@@ -1,8 +1,11 @@
+import errno
+
 import pytest
 
 from collm.errors import (
     AdapterError,
     CapacityError,
+    DiskFullError,
     QueueFullError,
     RequestError,
     UnknownAdapterError,
@@ -29,6 +32,17 @@ def test_expected_errors_keep_their_message(error, status, code):
     reply = reply_to(error)
     assert (reply.status, reply.code, reply.message) == (status, code, "m")
     assert reply.body()["error"]["param"] == getattr(error, "param", None)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "no space"), OSError(errno.EDQUOT, "quota"), DiskFullError("m")]
+)
+def test_full_disk_is_told_with_what_can_be_done(error, caplog):
+    caplog.set_level("CRITICAL")
+    reply = reply_to(error)
+    assert (reply.status, reply.kind, reply.code) == (507, "server_error", "disk_full")
+    assert "nothing of this was kept. Free space" in reply.message
+    assert reply_to(OSError(errno.EACCES, "no")).status == 500
 
 
 def test_unexpected_error_tells_the_log_but_not_the_client(caplog):

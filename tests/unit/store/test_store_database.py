@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from collm.errors import ConfigError
+from collm.errors import ConfigError, DiskFullError
 from collm.store.database import Database
 from collm.store.schema import MIGRATIONS
 
@@ -109,6 +109,18 @@ def test_database_of_an_older_collm_is_brought_up_to_date_with_its_rows(tmp_path
     database.close()
 
 
+def test_answers_by_the_base_model_that_an_older_collm_kept_are_dropped(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "collm.db", isolation_level=None)
+    connection.executescript(f"{''.join(MIGRATIONS[:2])} PRAGMA user_version = 2;")
+    add = "INSERT INTO responses VALUES (NULL, ?, ?, ?, 'base', '[]', '[]', 0.0)"
+    connection.executemany(add, [("r1", "tutor", "tutor"), ("r2", "tiny", None)])
+    connection.close()
+    database = Database(tmp_path / "collm.db")
+    left = database.query("SELECT response_id FROM responses")
+    assert [row["response_id"] for row in left] == ["r1"]
+    database.close()
+
+
 def test_database_of_a_newer_collm_is_refused(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "collm.db")
     connection.execute("PRAGMA user_version = 99")
@@ -122,3 +134,24 @@ def test_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"collm\.db cannot be used"):
         Database(tmp_path / "collm.db")
     assert (tmp_path / "collm.db").read_text().startswith("a letter")
+
+
+def test_full_disk_undoes_the_whole_change_and_leaves_the_database_usable(
+    database: Database,
+) -> None:
+    def add_too_much() -> None:
+        with database.transaction() as connection:
+            connection.execute(ADD, ("b",))
+            connection.execute(ADD, ("long" * 50_000,))
+
+    with database.transaction() as connection:
+        num_pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(ADD, ("a",))
+    with database.transaction() as connection:
+        connection.execute(f"PRAGMA max_page_count = {num_pages}")
+    with pytest.raises(DiskFullError, match="cannot grow"):
+        add_too_much()
+    assert names(database) == ["a"]
+    with database.transaction() as connection:
+        connection.execute(ADD, ("c",))
+    assert names(database) == ["a", "c"]

@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import logging
 import sqlite3
@@ -6,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from collm.errors import DataError, StateError, UnknownObjectError
+from collm.errors import DataError, DiskFullError, StateError, UnknownObjectError
+from collm.store import files
 from collm.store.data_folder import DataFolder
 from collm.store.jobs import JobStatus
 from collm.store.uploads import StoredFile
@@ -54,6 +56,31 @@ def test_files_survive_a_restart(tmp_path: Path) -> None:
     with open_folder(tmp_path) as data:
         assert data.files.list().items == (stored,)
         assert data.files.read(stored.file_id) == b"{}\n" * 3
+
+
+@pytest.mark.parametrize("place", ["content", "folder", "row"])
+def test_upload_to_a_full_disk_leaves_nothing_behind(
+    data: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    sync, num_synced = files._sync, 0
+
+    def fill_up(path: Path) -> None:
+        nonlocal num_synced
+        num_synced += 1
+        if num_synced == {"content": 1, "folder": 2}.get(place):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(path)
+
+    monkeypatch.setattr(files, "_sync", fill_up)
+    if place == "row":
+        with data.files._database.transaction() as connection:
+            connection.execute("PRAGMA max_page_count = 1")  # no more than there are
+    name = "long" * 50_000 if place == "row" else "short"
+    with pytest.raises((OSError, DiskFullError)):
+        add(data, name)
+    monkeypatch.undo()
+    assert names(data) == ([], False)
+    assert list((tmp_path / "files").iterdir()) == []
 
 
 @pytest.mark.parametrize("filename", ["../../etc/passwd", "", "a\0b", "日本.jsonl", "x" * 9999])
