@@ -22,7 +22,7 @@ from collm.lora.config import LoraConfig
 from collm.metrics.records import Outcome, RequestRecord
 from collm.model.checkpoint import Checkpoint
 from collm.pacing.config import BudgetName, PacingConfig
-from collm.replica.assembly import Replica, open_replica
+from collm.replica.assembly import Replica, claim_data, open_replica
 from collm.replica.client import ReplicaClient
 from collm.replica.config import ReplicaConfig
 from collm.replica.settings import ReplicaSettings
@@ -101,7 +101,8 @@ class ArmReplica:
             pacing=pacing,
             training=training,
         )
-        self._replica: Replica = open_replica(checkpoint, settings, load_sample_sets(training))
+        samples = load_sample_sets(training)
+        self._replica: Replica = open_replica(checkpoint, settings, samples, claim_data(settings))
         self._num_requests = 0
         self.client: ReplicaClient = self._replica.client
 

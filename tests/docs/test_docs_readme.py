@@ -20,7 +20,7 @@ from collm.engine.config import MemoryConfig, SchedulerConfig
 from collm.lora.config import LoraConfig
 from collm.model.checkpoint import Checkpoint
 from collm.pacing.config import PacingConfig
-from collm.replica.assembly import open_replica
+from collm.replica.assembly import claim_data, open_replica
 from collm.replica.config import ReplicaConfig
 from collm.replica.settings import ReplicaSettings, SampleSets
 from collm.training.config import JobConfig, TrainingConfig
@@ -66,7 +66,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ),
     )
     checkpoint = Checkpoint(tiny_checkpoint(folder, "llama"))
-    replica = open_replica(checkpoint, settings, SampleSets(by_name={"chats": SAMPLES}))
+    samples = SampleSets(by_name={"chats": SAMPLES})
+    replica = open_replica(checkpoint, settings, samples, claim_data(settings))
     try:
         with running_server(backends_of(replica)) as server:
             yield server.url

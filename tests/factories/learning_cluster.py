@@ -29,7 +29,7 @@ from collm.cluster.spreading import Spreader
 from collm.cluster.timing import Timing
 from collm.lora.config import LoraConfig
 from collm.model.checkpoint import Checkpoint
-from collm.replica.assembly import Replica, open_replica
+from collm.replica.assembly import Replica, claim_data, open_replica
 from collm.replica.settings import SampleSets
 from collm.server.service import Membership
 from collm.store.front_folder import FrontFolder
@@ -86,7 +86,8 @@ def live_replica(
         training=training(learning(ADAPTER, **job), rounds=(ADAPTER,)),
         name=name,
     )
-    replica = open_replica(Checkpoint(checkpoint), rooms, SampleSets(by_name={"chats": samples}))
+    sets = SampleSets(by_name={"chats": samples})
+    replica = open_replica(Checkpoint(checkpoint), rooms, sets, claim_data(rooms))
     try:
         with running_server(backends_of(replica), Membership(name, SECRET)) as server:
             yield LiveReplica(name, replica, server)

@@ -29,7 +29,7 @@ from collm.pacing.cost import QuantumCostModel, StepCostModel
 from collm.pacing.credit import Credit
 from collm.pacing.quanta import Quantum
 from collm.replica.allotments import Allotments
-from collm.replica.assembly import Replica, open_replica
+from collm.replica.assembly import Replica, claim_data, open_replica
 from collm.replica.board import Board
 from collm.replica.config import ReplicaConfig
 from collm.replica.deciders import Deciders, DecisionLimits, build_deciders
@@ -102,9 +102,11 @@ def learning(adapter: str = "tutor", **fields: Any) -> JobConfig:
 
 
 def open_tiny_replica(checkpoint: Path, data_dir: Path, *jobs: JobConfig, **rooms: Any) -> Replica:
-    """Open a real replica whose jobs, if any, learn ``CHATS``."""
-    samples = SampleSets(by_name={"chats": SAMPLES})
-    return open_replica(Checkpoint(checkpoint), settings(data_dir, *jobs, **rooms), samples)
+    """Open a real replica whose jobs, if any, learn ``CHATS``; ``samples`` says otherwise."""
+    given = rooms.pop("samples", {})
+    samples = SampleSets(**({"by_name": {"chats": SAMPLES}} | given))
+    chosen = settings(data_dir, *jobs, **rooms)
+    return open_replica(Checkpoint(checkpoint), chosen, samples, claim_data(chosen))
 
 
 def publish_on_disk(

@@ -13,7 +13,7 @@ from collm.cli.traces import open_traces
 from collm.config import CollmConfig
 from collm.model.checkpoint import Checkpoint
 from collm.model.sources import find_checkpoint
-from collm.replica.assembly import Replica, open_replica
+from collm.replica.assembly import Replica, claim_data, open_replica
 from collm.replica.settings import ReplicaSettings
 from collm.server.app import make_app
 from collm.server.backend import Backends
@@ -51,9 +51,6 @@ def _run_at(
     sock: socket.socket, config: CollmConfig, name: str | None, control_secret: str | None
 ) -> None:
     samples = load_sample_sets(config.training)
-    folder = find_checkpoint(config.model.source, cache_dir=cache_dir(), progress=_Announcer())
-    checkpoint = Checkpoint(folder)
-    checkpoint.verify()
     settings = ReplicaSettings(
         name=name,
         base_model=config.model.served_name,
@@ -65,16 +62,20 @@ def _run_at(
         pacing=config.pacing,
         training=config.training,
     )
-    traces = open_traces(config.traces, name or "replica")
-    replica = open_replica(checkpoint, settings, samples, traces)
-    try:
-        membership = None
-        if name is not None and control_secret is not None:
-            membership = Membership(name, control_secret)
-        serve_replica(backends_of(replica), config.server, membership, sock)
-    finally:
-        replica.close()
-        traces.close()
+    with claim_data(settings) as data:
+        folder = find_checkpoint(config.model.source, cache_dir=cache_dir(), progress=_Announcer())
+        checkpoint = Checkpoint(folder)
+        checkpoint.verify()
+        traces = open_traces(config.traces, name or "replica")
+        replica = open_replica(checkpoint, settings, samples, data, traces)
+        try:
+            membership = None
+            if name is not None and control_secret is not None:
+                membership = Membership(name, control_secret)
+            serve_replica(backends_of(replica), config.server, membership, sock)
+        finally:
+            replica.close()
+            traces.close()
 
 
 def backends_of(replica: Replica) -> Backends:

@@ -35,8 +35,13 @@ class Terms:
 
     def check_name(self, adapter: str) -> None:
         """Raise ``AdapterError`` when requests could not tell ``adapter`` from something else."""
-        if not adapter or "@" in adapter or adapter == self.base_model:
-            raise AdapterError(
-                f"adapter name {adapter!r} is not allowed: it must not be empty, contain '@', "
-                f"or equal the base model's name {self.base_model!r}"
-            )
+        check_adapter_name(adapter, self.base_model)
+
+
+def check_adapter_name(adapter: str, base_model: str) -> None:
+    """Raise ``AdapterError`` when requests to ``base_model`` could not name ``adapter``."""
+    if not adapter or "@" in adapter or adapter == base_model:
+        raise AdapterError(
+            f"adapter name {adapter!r} is not allowed: it must not be empty, contain '@', "
+            f"or equal the base model's name {base_model!r}"
+        )

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from collm.clock import MonotonicClock
-from collm.errors import ConfigError
+from collm.errors import AdapterError, ConfigError
+from collm.lora.terms import check_adapter_name
 from collm.metrics.exporter import ReplicaMetrics
 from collm.metrics.traces import NoTraces, Traces
 from collm.model.checkpoint import Checkpoint
@@ -33,6 +34,7 @@ from collm.replica.settings import ReplicaSettings, SampleSets
 from collm.replica.uploads import Uploads
 from collm.replica.writer import Writer
 from collm.store.data_folder import DataFolder
+from collm.store.names import check_name
 from collm.training.passes import warm_up
 
 _log = logging.getLogger(__name__)
@@ -61,10 +63,26 @@ class Replica:
         self.data.close()
 
 
+def claim_data(settings: ReplicaSettings) -> DataFolder:
+    """Lock and open the data folder; nobody should wait for a model to hear that it is in use.
+
+    Raises:
+        ConfigError: It cannot be had, or the adapters that shall learn cannot be served.
+    """
+    _check_adapters(settings)
+    return DataFolder(
+        Path(settings.replica.data_dir),
+        max_versions=settings.replica.max_versions,
+        now_s=time.time,
+        owner=settings.name,
+    )
+
+
 def open_replica(
     checkpoint: Checkpoint,
     settings: ReplicaSettings,
     samples: SampleSets,
+    data: DataFolder,
     traces: Traces | None = None,
 ) -> Replica:
     """Load a checkpoint, take up what the data folder holds, and start the step loop.
@@ -73,6 +91,7 @@ def open_replica(
         checkpoint: The base model.
         settings: Every room's configuration.
         samples: What the configuration names as data.
+        data: What ``claim_data`` returned; the replica's own from now on.
         traces: Where the paths of requests go; ``None`` shows none.
 
     Raises:
@@ -80,13 +99,6 @@ def open_replica(
         ConfigError: A setting does not fit the model or the machine.
         DataError: A job has too few usable samples.
     """
-    _check_adapters(settings)
-    data = DataFolder(
-        Path(settings.replica.data_dir),
-        max_versions=settings.replica.max_versions,
-        now_s=time.time,
-        owner=settings.name,
-    )
     try:
         return _wire(checkpoint, settings, samples, data, traces or NoTraces())
     except BaseException:
@@ -95,9 +107,14 @@ def open_replica(
 
 
 def _check_adapters(settings: ReplicaSettings) -> None:
-    """Raise ``ConfigError`` when learning adapters would not fit their slots, or be too few."""
+    """Raise ``ConfigError`` when learning adapters could not be named, or would not fit."""
     jobs, lora = settings.training.jobs, settings.lora
     for job in jobs:
+        try:
+            check_adapter_name(job.adapter, settings.base_model)
+            check_name("adapter name", job.adapter)
+        except AdapterError as error:
+            raise ConfigError(f"training.jobs: {error}") from error
         if job.rank > lora.max_rank:
             raise ConfigError(
                 f"training.jobs: adapter {job.adapter!r} has rank {job.rank}; "

@@ -1,10 +1,15 @@
 """What learns: versions and jobs taken up from the data folder, and who decides about them."""
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from collm.chats import Sample
 from collm.clock import Clock
+from collm.errors import ModelError, RequestError
 from collm.metrics.exporter import ReplicaMetrics
 from collm.model.checkpoint import Checkpoint
+from collm.model.tokenizer import Tokenizer
 from collm.replica.allotments import Allotments
 from collm.replica.archive import Archive
 from collm.replica.board import Board
@@ -22,9 +27,10 @@ from collm.replica.settings import ReplicaSettings, SampleSets
 from collm.replica.version_desk import VersionDesk
 from collm.replica.writer import Writer
 from collm.store.data_folder import DataFolder
-from collm.training.samples import prepare_general
+from collm.training.samples import TokenSample, prepare_general
 from collm.training.trainer import Trainer
 
+_log = logging.getLogger(__name__)
 _UPKEEP_INTERVAL_S = 60.0
 
 
@@ -121,11 +127,7 @@ def build_learning(
 def _builder(
     engine: EngineParts, disk: DiskParts, settings: ReplicaSettings, samples: SampleSets
 ) -> JobBuilder:
-    general = prepare_general(
-        [conversation_of(sample) for sample in samples.general],
-        engine.tokenizer,
-        max_samples=settings.training.max_general,
-    )
+    general = _general(engine.tokenizer, samples.general, settings.training.max_general)
     return JobBuilder(
         decoder=engine.decoder,
         tokenizer=engine.tokenizer,
@@ -138,3 +140,19 @@ def _builder(
         sizes=engine.pacing.quantum_cost,
         max_quantum_s=settings.pacing.max_quantum_s,
     )
+
+
+def _general(
+    tokenizer: Tokenizer, samples: Sequence[Sample], max_samples: int
+) -> tuple[TokenSample, ...]:
+    """Return general text as tokens; none, with a warning, for a model that can only be served."""
+    conversations = [conversation_of(sample) for sample in samples]
+    try:
+        return prepare_general(conversations, tokenizer, max_samples=max_samples)
+    except (RequestError, ModelError) as error:
+        _log.warning(
+            "chats cannot be trained on with this model, so training.general_data is not used "
+            "(null says so without this warning): %s",
+            error,
+        )
+        return ()

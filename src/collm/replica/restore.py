@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from collm.errors import AdapterError, ConfigError
+from collm.errors import AdapterError, ConfigError, DataError
 from collm.lora.store import AdapterStore
 from collm.metrics.exporter import ReplicaMetrics
 from collm.replica.courtesy import Courtesy
@@ -76,6 +76,9 @@ def restore_jobs(jobs: JobDesk, builder: JobBuilder, data: DataFolder) -> None:
             built = builder.build(record, courtesy)
         except Exception as error:
             if record.is_configured:
+                if isinstance(error, DataError):
+                    name = record.adapter
+                    raise DataError(f"training.jobs: adapter {name!r}: {error}") from error
                 raise
             _log.exception("job %s cannot be trained", record.job_id)
             fail_job(data, record, error)

@@ -163,6 +163,7 @@ def prepare_general(
     """Encode general text, against forgetting: evenly spaced, and long answers cut.
 
     Raises:
+        RequestError: The model has no chat template, or it refuses a text.
         ModelError: The model's chat template does not suit training.
     """
     step = max(1, -(-len(conversations) // max_samples))

@@ -2,16 +2,17 @@
 
 import logging
 from concurrent.futures import Future
+from functools import partial
 
 import pytest
 
 from collm.engine.scheduler import Scheduler
-from collm.errors import ConfigError
+from collm.errors import ConfigError, DataError
 from collm.lora.config import LoraConfig
 from collm.replica.inbox import Rollback
 from collm.store.data_folder import DataFolder
 from factories.checkpoints import tiny_checkpoint
-from factories.replicas import learning, open_tiny_replica, publish_on_disk, wait_until
+from factories.replicas import SAMPLES, learning, open_tiny_replica, publish_on_disk, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -20,17 +21,23 @@ def checkpoint(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(checkpoint, tmp_path):
-    """Open replicas on ``tmp_path``; they are closed at the end."""
+def opened_on(tmp_path):
+    """Open replicas of a checkpoint on ``tmp_path``; they are closed at the end."""
     replicas = []
 
-    def open_one(*jobs, **rooms):
+    def open_one(checkpoint, *jobs, **rooms):
         replicas.append(open_tiny_replica(checkpoint, tmp_path, *jobs, **rooms))
         return replicas[-1]
 
     yield open_one
     for replica in replicas:
         replica.close()
+
+
+@pytest.fixture
+def opened(checkpoint, opened_on):
+    """Open replicas of the usual checkpoint."""
+    return partial(opened_on, checkpoint)
 
 
 def active(replica):
@@ -116,6 +123,26 @@ def test_checkpoint_of_another_base_or_shape_is_refused(
         open_tiny_replica(checkpoint, tmp_path, learning(rank=2))
     # What failed to open let go of the folder.
     opened(learning())
+
+
+def test_model_without_a_chat_template_is_served_with_one_warning(tmp_path, opened_on, caplog):
+    bare = tiny_checkpoint(tmp_path / "bare", "llama")
+    (bare / "chat_template.jinja").unlink()
+    replica = opened_on(bare, samples={"general": SAMPLES})
+    assert [card.id for card in replica.client.models()] == ["tiny"]
+    (warning,) = [row for row in caplog.messages if "training.general_data" in row]
+    assert "this model has no chat template" in warning
+    caplog.set_level(logging.CRITICAL)
+    with pytest.raises(DataError, match="'tutor': none of .* the first: .* no chat template"):
+        open_tiny_replica(bare, tmp_path / "other", learning())
+
+
+def test_configured_job_without_one_usable_sample_is_refused_and_names_the_adapter(
+    checkpoint, tmp_path, caplog
+):
+    caplog.set_level(logging.CRITICAL)
+    with pytest.raises(DataError, match="training.jobs: adapter 'tutor': none of 120 samples can"):
+        open_tiny_replica(checkpoint, tmp_path, learning(micro_batch_tokens=4))
 
 
 def test_job_beyond_the_largest_rank_is_refused(checkpoint, tmp_path):
