@@ -43,6 +43,10 @@ _log = logging.getLogger(__name__)
 
 _MAX_HELD_OUT_SHARE = 0.25
 """Of a small file that a client uploaded."""
+_FEEDBACK_HELD_OUT_SHARE = 0.2
+"""At least so much of what a job learns that has no file: nobody knows how much is to come, and the
+share may not change with it. 30 pieces of feedback leave the 6 that can prove something, and 120
+the 24 that a trial wants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +294,9 @@ def _held_out_enough(config: JobConfig, num_samples: int, min_samples: int) -> J
 
     By the file alone, which never changes: feedback must not move samples to the other side.
     """
-    if not num_samples:
-        return config
-    share = min(_MAX_HELD_OUT_SHARE, min_samples / num_samples)
+    share = _FEEDBACK_HELD_OUT_SHARE
+    if num_samples:
+        share = min(_MAX_HELD_OUT_SHARE, min_samples / num_samples)
     return replace(config, held_out_share=max(config.held_out_share, share))
 
 

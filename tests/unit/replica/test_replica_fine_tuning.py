@@ -119,13 +119,13 @@ def test_job_runs_publishes_and_succeeds_after_its_epochs(opened):
     assert [item.job_id for item in opened.do(found).items] == [job.job_id]
 
 
-@pytest.mark.parametrize(
-    ("num_samples", "share"), [(20, 0.25), (96, 0.25), (240, 0.1), (480, 0.05), (9_000, 0.05)]
-)
-def test_more_of_a_small_file_is_held_out_so_that_the_gate_can_judge(num_samples, share):
-    config = job_builder.JobConfig(adapter="tutor", data="chats")
-    chosen = job_builder._held_out_enough(config, num_samples, min_samples=24)
-    assert chosen.held_out_share == pytest.approx(share)
+def test_job_of_feedback_alone_can_prove_something_after_some_thirty_pieces(opened):
+    for number in range(40):
+        opened.replica.data.feedback.add(**feedback(f"It is answer number {number}."))
+    job = opened.create()
+    opened.wait_for(job.job_id, JobStatus.RUNNING)
+    wait_until(lambda: "training begins" in opened.events(job.job_id))
+    assert warnings_of(opened, job) == []
 
 
 def warnings_of(opened, job):
