@@ -28,8 +28,7 @@ from collm.errors import RoundError
 from collm.federated.rounds import GatePlan, RoundPlan, RoundStatus
 from collm.federated.verdict import judge
 from collm.store.front_folder import FrontFolder
-from collm.store.rounds import MemberOutcome, PartKey, RoundRecord
-from collm.types import VersionId
+from collm.store.rounds import MemberOutcome, RoundRecord
 
 _log = logging.getLogger(__name__)
 
@@ -187,40 +186,15 @@ class RoundMachine:
             record, RoundStatus.DONE, reason, results={"promotion": spread.numbers()}
         )
 
-    async def _advance(
-        self,
-        record: RoundRecord,
-        status: RoundStatus,
-        *,
-        deadline_at_s: float | None = None,
-        candidate: VersionId | None = None,
-        results: Mapping[str, Any] | None = None,
-        used: Iterable[PartKey] = (),
-        refused: Mapping[PartKey, str] | None = None,
-    ) -> RoundRecord:
-        return await asyncio.to_thread(
-            self._folder.rounds.advance,
-            record,
-            status,
-            deadline_at_s=deadline_at_s,
-            candidate=candidate,
-            results=results,
-            used=used,
-            refused=refused,
-        )
+    async def _advance(self, record: RoundRecord, status: RoundStatus, **found: Any) -> RoundRecord:
+        """Take a round on with what a step found, in the words of ``RoundJournal.advance``."""
+        return await asyncio.to_thread(self._folder.rounds.advance, record, status, **found)
 
     async def _end(
-        self,
-        record: RoundRecord,
-        status: RoundStatus,
-        reason: str,
-        *,
-        results: Mapping[str, Any] | None = None,
-        refused: Mapping[PartKey, str] | None = None,
+        self, record: RoundRecord, status: RoundStatus, reason: str, **found: Any
     ) -> RoundRecord:
-        return await asyncio.to_thread(
-            self._folder.rounds.end, record, status, reason, results=results, refused=refused
-        )
+        """End a round with what a step found, in the words of ``RoundJournal.end``."""
+        return await asyncio.to_thread(self._folder.rounds.end, record, status, reason, **found)
 
     def _collection(self, plan: RoundPlan, left_s: float) -> Collection:
         return Collection(plan, self._members, self._folder, self._spreader, self._timing, left_s)

@@ -6,7 +6,6 @@ A process of its own, so that the front never imports torch and its memory is gi
 import json
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from collm.federated.factors import (
 )
 from collm.federated.strategies import STRATEGIES, MemberUpdate, Strategy
 from collm.federated.weights import member_weights
-from collm.lora.peft_folder import PEFT_CONFIG, PEFT_WEIGHTS
+from collm.lora.peft_folder import PEFT_CONFIG, PEFT_WEIGHTS, config_text
 from collm.store.files import create_folder
 
 _NICENESS = 10
@@ -169,8 +168,8 @@ def _write_result(plan: AggregatePlan, strategy: Strategy, candidates: _Candidat
 
     def fill(folder: Path) -> None:
         write_factors(folder / PEFT_WEIGHTS, result.factors, candidates.base_digest)
-        config = _peft_config(result.factors, plan.rank, plan.base_model)
-        (folder / PEFT_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        config = config_text(plan.base_model, plan.rank, result.factors)
+        (folder / PEFT_CONFIG).write_text(config, encoding="utf-8")
         report = AggregateReport(
             weights=result.weights,
             refused=candidates.refused,
@@ -181,20 +180,6 @@ def _write_result(plan: AggregatePlan, strategy: Strategy, candidates: _Candidat
         _write_report(folder, report)
 
     create_folder(plan.output, fill)
-
-
-def _peft_config(factors: Factors, rank: int, base_model: str) -> Mapping[str, object]:
-    return {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base_model,
-        "r": rank,
-        "lora_alpha": rank,
-        "target_modules": sorted({module.rpartition(".")[2] for module in factors}),
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "inference_mode": True,
-    }
 
 
 def _write_report(folder: Path, report: AggregateReport) -> None:

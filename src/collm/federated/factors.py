@@ -13,6 +13,7 @@ from torch import Tensor
 
 from collm.errors import RoundError
 from collm.lora.config import MAX_RANK
+from collm.lora.peft_folder import BASE_DIGEST
 
 Factors = Mapping[str, tuple[Tensor, Tensor]]
 """A [rank, in_features] and B [out_features, rank] by module, named as in the file; the scale is
@@ -20,7 +21,6 @@ folded into B, and modules that are missing have ΔW = 0."""
 Shapes = frozenset[tuple[str, int, int]]
 """(module, in_features, out_features); ranks may differ between adapters."""
 
-_BASE_DIGEST = "collm.base_digest"
 _MAX_VALUE = 1e6
 """Values past this are no adapter's; products of them could overflow float32 on a member."""
 
@@ -57,7 +57,7 @@ def read_factors(path: Path, member: str, max_bytes: int, digest: str | None = N
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no mapping
-        return AdapterFile(factors=_paired(tensors), base_digest=metadata.get(_BASE_DIGEST))
+        return AdapterFile(factors=_paired(tensors), base_digest=metadata.get(BASE_DIGEST))
     except (OSError, SafetensorError) as error:
         raise RoundError(f"{member}: no valid safetensors file: {error}", member=member) from error
     except ValueError as error:
@@ -74,7 +74,7 @@ def write_factors(path: Path, factors: Factors, base_digest: str | None) -> None
         tensors[f"{module}.lora_A.weight"] = a.contiguous()
         tensors[f"{module}.lora_B.weight"] = b.contiguous()
     # One entry at most: the library writes several in random order, and digests would differ.
-    save_file(tensors, path, metadata={_BASE_DIGEST: base_digest} if base_digest else None)
+    save_file(tensors, path, metadata={BASE_DIGEST: base_digest} if base_digest else None)
 
 
 def file_digest(path: Path) -> str:

@@ -20,7 +20,8 @@ from collm.model.spec import ModelSpec
 
 PEFT_CONFIG = "adapter_config.json"
 PEFT_WEIGHTS = "adapter_model.safetensors"
-_BASE_DIGEST = "collm.base_digest"
+BASE_DIGEST = "collm.base_digest"
+"""Entry of a weights file's metadata: digest of the base model that it was made for."""
 _MAX_PATTERNS = 1_000
 _PATTERN = re.compile(r"[\w.|^$\\*+?-]{1,200}")
 _MAX_REPEATS = 2
@@ -56,22 +57,33 @@ def save_peft(
     The scale is folded into B, so alpha equals the rank. ``base_digest`` goes into the weights'
     own metadata, where ``load_peft`` finds it and others do not mind it.
     """
-    modules = {
-        part.module.rpartition(".")[2] for target in state.layout.targets for part in target.parts
-    }
+    modules = {part.module for target in state.layout.targets for part in target.parts}
+    save_file(_tensors(state), folder / PEFT_WEIGHTS, metadata=_metadata(base_digest))
+    (folder / PEFT_CONFIG).write_text(
+        config_text(base_model, state.layout.rank, modules), encoding="utf-8"
+    )
+
+
+def config_text(base_model: str, rank: int, modules: Iterable[str]) -> str:
+    """Return the content of ``PEFT_CONFIG`` for factors that the scale is folded into.
+
+    Args:
+        base_model: Name of the base model.
+        rank: Of the factors.
+        modules: Names of the adapted modules; what counts is what follows the last dot.
+    """
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base_model,
-        "r": state.layout.rank,
-        "lora_alpha": state.layout.rank,
-        "target_modules": sorted(modules),
+        "r": rank,
+        "lora_alpha": rank,
+        "target_modules": sorted({module.rpartition(".")[2] for module in modules}),
         "lora_dropout": 0.0,
         "bias": "none",
         "inference_mode": True,
     }
-    save_file(_tensors(state), folder / PEFT_WEIGHTS, metadata=_metadata(base_digest))
-    (folder / PEFT_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    return json.dumps(config, indent=2) + "\n"
 
 
 def weights_file(state: AdapterState, base_digest: str | None = None) -> bytes:
@@ -93,7 +105,7 @@ def _tensors(state: AdapterState) -> dict[str, Tensor]:
 
 
 def _metadata(base_digest: str | None) -> dict[str, str]:
-    return {"format": "pt"} | ({_BASE_DIGEST: base_digest} if base_digest else {})
+    return {"format": "pt"} | ({BASE_DIGEST: base_digest} if base_digest else {})
 
 
 def load_peft(folder: Path, spec: ModelSpec, base_digest: str | None = None) -> AdapterState:
@@ -209,7 +221,7 @@ def _read_pairs(path: Path, base_digest: str | None) -> _Pairs:
     halves: dict[str, dict[str, Tensor]] = {}
     try:
         with safe_open(path, framework="pt") as file:
-            _check_base((file.metadata() or {}).get(_BASE_DIGEST), base_digest)
+            _check_base((file.metadata() or {}).get(BASE_DIGEST), base_digest)
             for key in file.keys():  # noqa: SIM118 - a safetensors handle is no mapping
                 module, _, kind = key.removesuffix(".weight").rpartition(".")
                 if kind not in ("lora_A", "lora_B"):

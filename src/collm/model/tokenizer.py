@@ -102,20 +102,6 @@ class Tokenizer:
         """Return one token as text, special ones included; ``logprobs`` show this."""
         return self._backend.decode([token_id], skip_special_tokens=False)
 
-    def render_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool,
-        tools: Sequence[Mapping[str, object]] | None = None,
-    ) -> str:
-        """Render a chat with the model's template, to be read by people.
-
-        Raises:
-            RequestError: There is no template, or it refuses these messages.
-        """
-        return self._render(messages, add_generation_prompt=add_generation_prompt, tools=tools)
-
     def encode_chat(
         self,
         messages: Sequence[Message],

@@ -124,11 +124,8 @@ class Learner:
                 self._jobs.cancel(message)
             case CancelJob():
                 self._jobs.cancel_unstarted(message)
-            case PauseJob(adapter=adapter, job_id=job_id):
-                if self._jobs.has(adapter, job_id):
-                    # Counted before anybody reads that the job rests.
-                    self.handle(self._trainer.pause(adapter))
-                self._jobs.pause(message)
+            case PauseJob():
+                self._pause(message)
             case ResumeJob():
                 self._jobs.resume(message)
             case AddSamples(adapter, samples):
@@ -176,6 +173,12 @@ class Learner:
         adapter, jobs = snapshot.adapter, self._jobs
         self._archive.save_checkpoint(snapshot, jobs.job_id(adapter), lambda: jobs.saved(adapter))
         jobs.save_progress(adapter)
+
+    def _pause(self, message: PauseJob) -> None:
+        if self._jobs.has(message.adapter, message.job_id):
+            # Counted before anybody reads that the job rests.
+            self.handle(self._trainer.pause(message.adapter))
+        self._jobs.pause(message)
 
     def _judge(self, event: HeldOutReport) -> None:
         self._jobs.measured(event.adapter, event.loss, event.active_loss, event.num_samples)

@@ -72,8 +72,7 @@ def test_character_that_is_never_completed_leaves_with_the_flush(tokenizer: Toke
 
 
 def test_chat_is_encoded_with_the_generation_prompt(tokenizer: Tokenizer) -> None:
-    text = tokenizer.render_chat([USER], add_generation_prompt=True)
-    assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
+    text = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
     assert tokenizer.encode_chat([USER]) == tokenizer.encode(text)
 
 
