@@ -1,6 +1,6 @@
 import json
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collm.server.front.descriptions import describe
@@ -55,12 +55,15 @@ def test_conversation_and_kind_of_answer_are_read():
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 FIELDS = ["model", "messages", "prompt", "max_tokens", "user", "stream", "ignore_eos"]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other processes may run
 @given(st.dictionaries(st.sampled_from(FIELDS), json_values))
 def test_any_object_is_described(fields):
     describe(json.dumps(fields).encode())
