@@ -12,7 +12,7 @@ before the next begins. A process killed anywhere therefore goes on where it was
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from collm.cluster.aggregating import Aggregation
