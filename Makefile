@@ -19,7 +19,7 @@ TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup models demo serve bench bench-slo check test clean
+.PHONY: help setup models demo serve bench bench-slo reference docs check test clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,13 @@ bench: models ## Speed and memory beside transformers and peft, on the default m
 
 bench-slo: models ## Whether latency objectives hold while training; quiet machine, 45 minutes
 	$(BIN)/python benchmarks/slo.py $(ARGS)
+
+reference: $(STAMP) ## Write the reference pages in docs/reference/ from the code
+	$(BIN)/python docs/generate
+
+docs: reference ## Build the documentation as a site in build/site; a broken link fails
+	$(BIN)/mkdocs build --quiet
+	@echo "open build/site/index.html"
 
 check: $(STAMP) ## Format, lint, types, import contracts, tests
 	$(BIN)/ruff format --check

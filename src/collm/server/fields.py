@@ -34,7 +34,8 @@ def only(*allowed: Any, hint: str) -> PlainValidator:
             return value
         raise PydanticCustomError(UNSUPPORTED, "this is not supported yet; {hint}", {"hint": hint})
 
-    return PlainValidator(check)
+    described = WithJsonSchema({"description": f"Not supported yet; {hint}."})
+    return PlainValidator(check, json_schema_input_type=Annotated[Any, described])
 
 
 def _as_stops(value: Any) -> Any:

@@ -26,7 +26,13 @@ _DEFAULT_MAX_TOKENS = 16
 class Body(BaseModel):
     """A JSON object without unknown fields, in which ``null`` stands for a field's default."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        frozen=True,
+        use_attribute_docstrings=True,  # so that /openapi.json says what they say
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -206,3 +206,15 @@ def test_openapi_describes_the_bodies(http):
     body = paths[CHAT]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert {"messages", "model"} <= set(body["required"])
     assert "$ref" not in json.dumps(body)
+
+
+def test_openapi_says_which_values_are_not_supported_yet_and_what_fields_mean(http):
+    paths = http.get("/openapi.json").json()["paths"]
+
+    def fields(path):
+        body = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        return body["properties"]
+
+    tools = fields(CHAT)["tools"]["description"]
+    assert tools == "Not supported yet; leave it out or send []."
+    assert fields("/v1/fine_tuning/jobs")["continuous"]["description"].startswith("Extension: ")
