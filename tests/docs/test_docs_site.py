@@ -1,4 +1,4 @@
-"""The reference pages say what the code says; the site is whole and loads nothing from elsewhere."""
+"""The reference pages say what the code says; the site is whole and loads nothing from outside."""
 
 import os
 import re
