@@ -34,7 +34,7 @@ STARTS = {"serve": serve.app, "demo": demo.app}
 
 
 def kind_of(command: str) -> str:
-    words = shlex.split(command, comments=True)
+    words = command.split()  # No shlex: the line may be part of what is quoted over several.
     if words[:1] == ["make"]:
         return "make"
     return "start" if words[:1] == ["collm"] and words[1] in STARTS else "run"
@@ -88,7 +88,7 @@ class Runner:
         return ""
 
     def _jsonl(self, block: Block, where: str) -> str:
-        assert list(parse_samples(block.text.encode().splitlines(), where))
+        assert list(parse_samples(block.text.encode().splitlines()))
         return ""
 
     def _put(self, text: str) -> str:
@@ -164,9 +164,10 @@ def lay_out(folder: Path, server: DocsServer) -> None:
 def stand_ins(text: str, server: DocsServer) -> dict[str, str]:
     """Return real ids for those that a page makes up."""
     found: dict[str, str] = {}
-    for said, make in MADE_UP.items():
-        if said in text:
-            found[said] = make(httpx.Client(base_url=server.url, timeout=60))
+    with httpx.Client(base_url=server.url, timeout=60) as http:
+        for said, make in MADE_UP.items():
+            if said in text:
+                found[said] = make(http)
     return found
 
 
