@@ -36,7 +36,7 @@ from collm.lora.config import LoraConfig
 from collm.model.checkpoint import Checkpoint
 from collm.model.tokenizer import Tokenizer
 from collm.pacing.config import PacingConfig
-from collm.replica.assembly import Replica, open_replica
+from collm.replica.assembly import Replica, claim_data, open_replica
 from collm.replica.config import ReplicaConfig
 from collm.replica.settings import ReplicaSettings
 from collm.training.config import JobConfig, TrainingConfig
@@ -114,7 +114,8 @@ async def run(report: Report, checkpoint: Checkpoint) -> list[ReplicaSnapshot]:
     arguments = report.arguments
     tokenizer = Tokenizer(checkpoint.folder, checkpoint.spec.eos_token_ids)
     with tempfile.TemporaryDirectory(prefix="collm-estimates-") as folder:
-        replica = open_replica(checkpoint, *settings_of(arguments, folder))
+        settings, samples = settings_of(arguments, folder)
+        replica = open_replica(checkpoint, settings, samples, claim_data(settings))
         try:
             while ADAPTER not in replica.client.snapshot()["adapters"]:
                 await asyncio.sleep(_LOOK_EVERY_S)

@@ -27,7 +27,7 @@ from collm.cluster.spreading import Spread
 from collm.engine.config import MemoryConfig
 from collm.lora.config import LoraConfig
 from collm.model.checkpoint import Checkpoint
-from collm.replica.assembly import open_replica
+from collm.replica.assembly import claim_data, open_replica
 from collm.replica.config import ReplicaConfig
 from collm.replica.settings import SampleSets
 from collm.server.config import ServerConfig
@@ -95,7 +95,9 @@ def docs_server(folder: Path) -> Iterator[DocsServer]:
         training=training(learning("intents")),
     )
     rooms = replace(rooms, base_model="smollm2-135m-instruct")
-    replica = open_replica(Checkpoint(checkpoint), rooms, SampleSets(by_name={"chats": SAMPLES}))
+    replica = open_replica(
+        Checkpoint(checkpoint), rooms, SampleSets(by_name={"chats": SAMPLES}), claim_data(rooms)
+    )
     try:
         with (
             running_server(backends_of(replica), Membership(REPLICA, "secret")) as server,
