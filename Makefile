@@ -60,7 +60,7 @@ reference: $(STAMP) ## Write the reference pages in docs/reference/ from the cod
 	$(BIN)/python docs/generate
 
 docs: reference ## Build the documentation as a site in build/site; a broken link fails
-	$(BIN)/mkdocs build --quiet
+	$(BIN)/mkdocs build --strict
 	@echo "open build/site/index.html"
 
 check: $(STAMP) ## Format, lint, types, import contracts, tests

@@ -34,7 +34,7 @@ def test_reference_pages_are_up_to_date():
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    result = run("-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder))
+    result = run("-m", "mkdocs", "build", "--strict", "--site-dir", str(folder))
     assert result.returncode == 0, result.stdout + result.stderr
     return folder
 
