@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 from collm.clock import MonotonicClock
@@ -37,7 +38,7 @@ _REFUSED = "Not supported yet; "
 def replica_page() -> str:
     """Return the page of a replica's routes and their fields."""
     # Only the routes are read; nothing of the server behind them is asked for.
-    app = make_app(cast(Backends, None), ServerConfig())
+    app = make_app(cast(Backends, SimpleNamespace(replica=None)), ServerConfig())
     return page("Replica API", "`/openapi.json` of a replica", _REPLICA, *_routes(app.openapi()))
 
 
