@@ -36,6 +36,7 @@ from collm.server.front.backends import FrontBackends
 from collm.server.front.run import serve_front
 from collm.server.run import bind
 from collm.server.service import Membership
+from collm.types import BASE
 from factories.checkpoints import tiny_checkpoint
 from factories.replicas import SAMPLES, learning, publish_on_disk, settings, training, wait_until
 from factories.server_thread import running_server
@@ -51,7 +52,7 @@ class OneRound:
         return {"intents": {"active": "intents@1", "rounds": [{"round": 1, "status": "done"}]}}
 
     async def roll_back(self, adapter: str) -> Spread:
-        return Spread(reached=(REPLICA,), missed={})
+        return Spread(version=BASE, reached=(REPLICA,), missed={})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,13 @@
+import asyncio
+
 import httpx
 import openai
 import pytest
 from openai.types.fine_tuning import FineTuningJob, FineTuningJobEvent
 from openai.types.fine_tuning.jobs import FineTuningJobCheckpoint
 
+from collm.server.app import make_app
+from collm.server.config import ServerConfig
 from collm.store.jobs import JobStatus
 from factories.fake_backends import fake_backends
 from factories.fake_learning import FakeFineTuning, FakeUploads
@@ -335,14 +339,19 @@ def test_jobs_can_be_read_but_not_changed_once_the_step_loop_has_ended(uploads):
     replica, jobs = FakeReplica(), FakeFineTuning(uploads)
     replica.is_alive = False
     job_id = jobs.add_job(adapter="a").job_id
-    with (
-        running_server(fake_backends(replica, uploads=uploads, fine_tuning=jobs)) as server,
-        httpx.Client(base_url=server.url) as http,
-    ):
-        assert http.get(f"{JOBS}/{job_id}").status_code == 200
-        assert http.post(JOBS, json=BASE).status_code == 503
-        for verb in ("cancel", "pause", "resume"):
-            assert http.post(f"{JOBS}/{job_id}/{verb}").status_code == 503
+    backends = fake_backends(replica, uploads=uploads, fine_tuning=jobs)
+
+    async def statuses():
+        # Without a listener, which such a replica's server would soon close.
+        transport = httpx.ASGITransport(make_app(backends, ServerConfig()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://replica") as http:
+            read = (await http.get(f"{JOBS}/{job_id}")).status_code
+            changes = [await http.post(JOBS, json=BASE)]
+            for verb in ("cancel", "pause", "resume"):
+                changes.append(await http.post(f"{JOBS}/{job_id}/{verb}"))
+            return read, [change.status_code for change in changes]
+
+    assert asyncio.run(statuses()) == (200, [503] * 4)
     assert jobs.requests == []
 
 
