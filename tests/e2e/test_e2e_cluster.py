@@ -7,15 +7,14 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import pytest
 
 from collm.cluster.endpoints import read_endpoints
+from factories.child_path import PYTHONPATH
 from factories.fake_replica import BASE_MODEL
 
-TESTS = Path(__file__).parents[1]
 TIMEOUT_S = 30
 BODY = {"model": BASE_MODEL, "messages": [{"role": "user", "content": "hi"}]}
 HELD = 7
@@ -42,7 +41,7 @@ class Cluster:
             stdout=subprocess.PIPE,
             text=True,
             env={
-                **os.environ, "PYTHONPATH": str(TESTS),
+                **os.environ, "PYTHONPATH": PYTHONPATH,
                 "COLLM_TEST_FRONT_PID": str(self.front_pid),
             },
         )  # fmt: skip

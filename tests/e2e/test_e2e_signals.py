@@ -3,20 +3,20 @@
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import httpx
 import pytest
 
+from factories.child_path import PYTHONPATH
 from factories.fake_replica import BASE_MODEL
 
-TESTS = Path(__file__).parents[1]
 PROGRAM = """
 import sys
 import threading
 from collm.cli.replica_process import serve_replica
 from collm.server.config import ServerConfig
 from factories.fake_backends import fake_backends
+from factories.child_path import PYTHONPATH
 from factories.fake_replica import FakeReplica, Hold, events_for
 
 def script(request):
@@ -41,7 +41,7 @@ def process():
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={"PYTHONPATH": str(TESTS)},
+        env={"PYTHONPATH": PYTHONPATH},
     )
     yield process
     process.kill()

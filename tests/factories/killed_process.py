@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_TESTS = Path(__file__).parents[1]
+from factories.child_path import PYTHONPATH
 
 
 def kill_self_at(line: int) -> None:
@@ -63,5 +63,5 @@ def _start(writer: str, folder: Path, kill_at: int) -> subprocess.Popen[str]:
         [sys.executable, "-m", f"factories.{writer}", str(folder), str(kill_at)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(_TESTS)])},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
     )

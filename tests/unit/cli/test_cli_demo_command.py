@@ -1,15 +1,14 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from collm.cli import demo, demo_exam
 from collm.cli.main import app
+from factories.child_path import PYTHONPATH
 
-TESTS = Path(__file__).parents[2]
 runner = CliRunner()
 
 
@@ -44,7 +43,7 @@ def test_wrong_option_exits_with_2(arguments, words, tmp_path):
     ("how", "exit_code", "end"), [("answer", 0, "complete"), ("die", 1, "server ended")]
 )
 def test_demo_prints_tables_and_writes_the_report(monkeypatch, tmp_path, how, exit_code, end):
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setattr(demo, "_SERVE", ("-m", "factories.demo_server", how))
     out = tmp_path / "out"
     arguments = ["--minutes", "0.02", "--requests-per-s", "4", "--out", str(out)]
@@ -59,7 +58,7 @@ def test_demo_prints_tables_and_writes_the_report(monkeypatch, tmp_path, how, ex
 
 
 def test_demo_of_two_replicas_reports_each_of_them(monkeypatch, tmp_path):
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setattr(demo, "_SERVE", ("-m", "factories.demo_server", "cluster"))
     monkeypatch.setattr(demo_exam, "QUESTIONS_PER_DOMAIN", 1)
     out = tmp_path / "out"

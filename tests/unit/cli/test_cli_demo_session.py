@@ -19,9 +19,9 @@ from collm.cli.demo_settings import DemoSettings, server_settings
 from collm.cli.demo_traffic import TraceUse, Traffic
 from collm.clock import MonotonicClock
 from collm.workload.requests import WorkloadRequest
+from factories.child_path import PYTHONPATH
 from factories.demo import GROUPS
 
-TESTS = Path(__file__).parents[2]
 USE = TraceUse(
     length_divisor=2.0,
     trace="t", start_hour=0, num_hours=1, num_rows=9, num_requests=3, speed_up=60.0,
@@ -31,7 +31,7 @@ USE = TraceUse(
 
 @pytest.fixture
 def settings(tmp_path, monkeypatch) -> DemoSettings:
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     return DemoSettings(
         minutes=0.01, requests_per_s=5, seed=3, out=tmp_path / "out", port=0, model="tiny",
         budget="latency",

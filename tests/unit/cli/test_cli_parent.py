@@ -15,8 +15,8 @@ import pytest
 
 from collm.cli.config_file import load_config
 from collm.cluster.endpoints import read_endpoints
+from factories.child_path import PYTHONPATH
 
-TESTS = Path(__file__).parents[2]
 TIMEOUT_S = 30
 
 
@@ -52,7 +52,7 @@ class Parent:
             stderr=subprocess.PIPE,
             text=True,
             env={
-                "PYTHONPATH": str(TESTS), "COLLM_TEST_NOTES": str(self.notes_path),
+                "PYTHONPATH": PYTHONPATH, "COLLM_TEST_NOTES": str(self.notes_path),
                 "PATH": os.environ["PATH"], **environment,
             },
         )  # fmt: skip
