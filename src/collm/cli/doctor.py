@@ -1,7 +1,6 @@
 """``collm doctor``: whether this machine can run collm as it is configured."""
 
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,6 +8,7 @@ import typer
 from collm.cli.api_client import AsJson
 from collm.cli.cluster_settings import with_replicas
 from collm.cli.config_file import load_config
+from collm.cli.config_options import ConfigFile, Overrides
 from collm.cli.doctor_report import Finding, findings_json, findings_table, is_fit
 from collm.cli.exit_codes import ExitCode
 from collm.cli.listing import print_json, print_table
@@ -22,14 +22,8 @@ app = typer.Typer(add_completion=False)
     epilog="Examples: `collm doctor`, `collm doctor --config my.yaml --replicas 2 --json`."
 )
 def doctor(
-    config_file: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="YAML file of settings; defaults stand for the rest."),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; several times."),
-    ] = None,
+    config_file: ConfigFile = None,
+    overrides: Overrides = None,
     replicas: Annotated[
         int | None, typer.Option(min=1, help="Replicas, as for `collm serve`.")
     ] = None,

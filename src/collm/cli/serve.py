@@ -3,13 +3,13 @@
 import json
 import logging
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from collm.cli.cluster_settings import with_replicas
 from collm.cli.config_file import load_config
+from collm.cli.config_options import ConfigFile, Overrides
 from collm.cli.config_reference import config_reference, resolved_config
 from collm.cli.training_jobs import with_jobs
 
@@ -23,18 +23,8 @@ app = typer.Typer(add_completion=False)
     )
 )
 def serve(
-    config_file: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="YAML file of settings; defaults stand for the rest."),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change one setting, as in scheduler.max_running=32; may come several times.",
-        ),
-    ] = None,
+    config_file: ConfigFile = None,
+    overrides: Overrides = None,
     model: Annotated[
         str | None,
         typer.Option(help="Base model: a folder, a .gguf file, a known name or a hub id."),
