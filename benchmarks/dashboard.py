@@ -9,14 +9,12 @@ it asks its replicas how they stand in any case.
 
 import argparse
 import asyncio
-import shlex
-import sys
 import time
 from collections.abc import Sequence
 
 import httpx
 
-from front import cpu_s, running
+from front import cpu_s, print_rows, running
 
 _SIDES = "dashboard_sides.py"
 _WARM_UP_S = 3.0
@@ -81,10 +79,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="to measure each for")
     arguments = parser.parse_args()
     rows = rows_of(arguments)
-    print(f"# {__doc__.partition(chr(10))[0]}\n\n`python {shlex.join(sys.argv)}`\n")
-    print("| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
-    for row in rows:
-        print("| " + " | ".join(row.values()) + " |")
+    print_rows(__doc__, rows)
 
 
 if __name__ == "__main__":

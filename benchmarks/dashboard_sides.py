@@ -7,25 +7,10 @@ import asyncio
 import json
 import sys
 import time
-from random import Random
 from typing import Any
 
-import httpx
-
-from collm.clock import MonotonicClock
-from collm.cluster.endpoints import Endpoint
-from collm.cluster.http_source import HttpSnapshotSource
-from collm.cluster.registry import Registry
-from collm.cluster.router import Router
-from collm.cluster.routing_config import RegistryConfig, RouterConfig
-from collm.cluster.sent import Sent
 from collm.cluster.snapshot_json import to_json
-from collm.server.config import ServerConfig
-from collm.server.front.app import make_front_app
-from collm.server.front.backends import FrontBackends, NoRounds
-from collm.server.front.run import serve_front
-from collm.server.run import bind
-from front_sides import STATE
+from front_sides import STATE, run_front
 
 _VERSIONS = 20
 _DECISIONS = 40
@@ -126,41 +111,8 @@ async def _replicas(count: int) -> None:
     await asyncio.to_thread(sys.stdin.read)
 
 
-async def _front(urls: list[str], *, is_shown: bool) -> None:
-    clock, sent = MonotonicClock(), Sent()
-    async with httpx.AsyncClient(trust_env=False) as client:
-        registry = Registry(HttpSnapshotSource(client), sent, clock, RegistryConfig())
-        registry.adopt(
-            Endpoint(replica_id=f"r{number}", url=url, pid=0, started_at_s=0.0)
-            for number, url in enumerate(urls)
-        )
-        backends = FrontBackends(
-            registry=registry,
-            router=Router(RouterConfig(), Random(0)),
-            sent=sent,
-            clock=clock,
-            rounds=NoRounds(),
-        )
-
-        async def poll() -> None:
-            while True:
-                await registry.refresh()
-                await asyncio.sleep(RegistryConfig().poll_every_s)
-
-        config = ServerConfig(port=0)
-        app, stop = make_front_app(backends, config), asyncio.Event()
-        if not is_shown:
-            app.state.dashboard = None
-        serving = asyncio.create_task(
-            serve_front(app, bind(config), stop, lambda url: print(url, flush=True), [poll])
-        )
-        await asyncio.to_thread(sys.stdin.read)
-        stop.set()
-        await serving
-
-
 if __name__ == "__main__":
     if sys.argv[1] == "replicas":
         asyncio.run(_replicas(int(sys.argv[2])))
     else:
-        asyncio.run(_front(sys.argv[2].split(","), is_shown=sys.argv[3] == "shown"))
+        asyncio.run(run_front(sys.argv[2].split(","), is_shown=sys.argv[3] == "shown"))

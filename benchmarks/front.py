@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -159,7 +159,12 @@ def main() -> None:
     arguments = parser.parse_args()
     with running("replica") as (replica_url, _), running("front", replica_url) as (url, pid):
         rows = asyncio.run(measure(replica_url, url, pid, arguments))
-    print(f"# {__doc__.partition(chr(10))[0]}\n\n`python {shlex.join(sys.argv)}`\n")
+    print_rows(__doc__, rows)
+
+
+def print_rows(text: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """Print a table under a script's title, the first line of its ``text``, and its command."""
+    print(f"# {text.partition(chr(10))[0]}\n\n`python {shlex.join(sys.argv)}`\n")
     print("| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
     for row in rows:
         print("| " + " | ".join(row.values()) + " |")

@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Sequence
 from random import Random
 
 import httpx
@@ -103,11 +104,20 @@ async def _replica() -> None:
     await asyncio.to_thread(sys.stdin.read)
 
 
-async def _front(replica_url: str) -> None:
+async def run_front(urls: Sequence[str], *, is_shown: bool = True) -> None:
+    """Serve a front of these replicas until standard input ends; print its URL.
+
+    Args:
+        urls: Where ``r0``, ``r1``, … answer.
+        is_shown: Whether it has its dashboard.
+    """
     clock, sent = MonotonicClock(), Sent()
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(trust_env=False) as client:
         registry = Registry(HttpSnapshotSource(client), sent, clock, RegistryConfig())
-        registry.adopt([Endpoint(replica_id="r0", url=replica_url, pid=0, started_at_s=0.0)])
+        registry.adopt(
+            Endpoint(replica_id=f"r{number}", url=url, pid=0, started_at_s=0.0)
+            for number, url in enumerate(urls)
+        )
         await registry.refresh()
         backends = FrontBackends(
             registry=registry,
@@ -124,6 +134,8 @@ async def _front(replica_url: str) -> None:
 
         config = ServerConfig(port=0)
         app, stop = make_front_app(backends, config), asyncio.Event()
+        if not is_shown:
+            app.state.dashboard = None
         serving = asyncio.create_task(
             serve_front(app, bind(config), stop, lambda url: print(url, flush=True), [poll])
         )
@@ -133,4 +145,4 @@ async def _front(replica_url: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_replica() if sys.argv[1] == "replica" else _front(sys.argv[2]))
+    asyncio.run(_replica() if sys.argv[1] == "replica" else run_front([sys.argv[2]]))
