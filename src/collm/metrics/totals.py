@@ -1,34 +1,15 @@
 """What a replica did since it started, as plain numbers that its front takes windows of."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from collm.metrics.loop_times import LoopTimes
 from collm.metrics.records import BLAMELESS, Objectives, RequestRecord
 from collm.types import AdapterTotals, GradientSums, ReplicaTotals
 
-
-@dataclass(slots=True)
-class _Adapter:
-    """One adapter's sums; see ``AdapterTotals``."""
-
-    num_arrived: int = 0
-    num_ended: int = 0
-    num_met: int = 0
-    num_prompt_tokens: int = 0
-    num_output_tokens: int = 0
-    training_s: float = 0.0
-    num_trained_tokens: int = 0
-    num_steps: int = 0
-    loss_sum: float = 0.0
-    gradient: GradientSums = GradientSums()
-
-    def totals(self) -> AdapterTotals:
-        """Return the sums as they are now."""
-        return AdapterTotals(**{name: getattr(self, name) for name in _NAMES})
-
-
-_NAMES = AdapterTotals.__slots__
+_NOTHING = AdapterTotals()
 
 
 class Totals:
@@ -44,7 +25,7 @@ class Totals:
     def __init__(self, objectives: Objectives, times: LoopTimes) -> None:
         self._objectives = objectives
         self._times = times
-        self._adapters: dict[str, _Adapter] = {}
+        self._adapters: dict[str, AdapterTotals] = {}
         self._num_looked_up = self._num_cached = 0
         self._latest_arrival_s: float | None = None
         self._num_gaps = 0
@@ -52,7 +33,7 @@ class Totals:
 
     def arrived(self, model: str, now_s: float) -> None:
         """Count a request that arrived for ``model``."""
-        self._of(model).num_arrived += 1
+        self._add(model, num_arrived=1)
         if self._latest_arrival_s is not None:
             gap_s = max(0.0, now_s - self._latest_arrival_s)
             self._num_gaps += 1
@@ -62,16 +43,17 @@ class Totals:
 
     def ended(self, record: RequestRecord) -> None:
         """Count a request that ended; of one that its client is to blame for, nothing stays."""
-        one = self._of(record.model)
         if record.outcome in BLAMELESS:
-            one.num_arrived -= 1
-            if one == _Adapter():  # clients may make names up
+            if self._add(record.model, num_arrived=-1) == _NOTHING:  # clients may make names up
                 del self._adapters[_name(record.model)]
             return
-        one.num_ended += 1
-        one.num_met += record.met(self._objectives)
-        one.num_prompt_tokens += record.num_prompt_tokens
-        one.num_output_tokens += record.num_output_tokens
+        self._add(
+            record.model,
+            num_ended=1,
+            num_met=int(record.met(self._objectives)),
+            num_prompt_tokens=record.num_prompt_tokens,
+            num_output_tokens=record.num_output_tokens,
+        )
 
     def looked_up_prefix(self, num_queried_tokens: int, num_hit_tokens: int) -> None:
         """Count one look into the prefix cache."""
@@ -80,17 +62,21 @@ class Totals:
 
     def trained(self, adapter: str, seconds: float) -> None:
         """Count one quantum of an adapter's training or evaluation."""
-        self._of(adapter).training_s += seconds
+        self._add(adapter, training_s=seconds)
 
     def stepped(self, adapter: str, num_tokens: int, loss: float, gradient: GradientSums) -> None:
         """Count one optimizer step; one whose loss is not finite taught nothing."""
         if not math.isfinite(loss):
             return
-        one = self._of(adapter)
-        one.num_steps += 1
-        one.num_trained_tokens += num_tokens
-        one.loss_sum += loss * num_tokens
-        one.gradient = one.gradient.plus(gradient)
+        one = self._add(
+            adapter, num_steps=1, num_trained_tokens=num_tokens, loss_sum=loss * num_tokens
+        )
+        self._adapters[_name(adapter)] = replace(one, gradient=one.gradient.plus(gradient))
+
+    @property
+    def adapters(self) -> Mapping[str, AdapterTotals]:
+        """By adapter, what it was asked for and what it learned."""
+        return self._adapters
 
     def totals(self) -> ReplicaTotals:
         """Return everything as it is now."""
@@ -105,11 +91,16 @@ class Totals:
             num_gaps=self._num_gaps,
             gap_sum_s=self._gap_sum_s,
             gap_square_sum_s2=self._gap_square_sum_s2,
-            adapters={name: one.totals() for name, one in self._adapters.items()},
+            adapters=dict(self._adapters),
         )
 
-    def _of(self, model: str) -> _Adapter:
-        return self._adapters.setdefault(_name(model), _Adapter())
+    def _add(self, model: str, **more: float) -> AdapterTotals:
+        """Add to fields of an adapter's totals, and return them as they are then."""
+        name = _name(model)
+        before = self._adapters.get(name, _NOTHING)
+        sums: dict[str, Any] = {key: getattr(before, key) + value for key, value in more.items()}
+        self._adapters[name] = after = replace(before, **sums)
+        return after
 
 
 def _name(model: str) -> str:

@@ -267,14 +267,13 @@ def _show(
 
 def _serving(metrics: ReplicaMetrics) -> Mapping[str, object]:
     """Return how requests fared, ready for JSON."""
-    adapters = metrics.totals.totals().adapters
     counts = {
         name: {
             "ended": one.num_ended,
             "met": one.num_met,
             "output_tokens": one.num_output_tokens,
         }
-        for name, one in adapters.items()
+        for name, one in metrics.totals.adapters.items()
     }
     return {**metrics.service.show(), "adapters": counts}
 

@@ -1,6 +1,6 @@
 """How the replica stands, for other threads to read: replaced whole, never changed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,10 +85,11 @@ class Board:
         self._num_preemptions = scheduler.num_preemptions
         self._metrics.set_queue(scheduler.num_running, scheduler.num_waiting)
         self._metrics.set_cache_usage(num_used, blocks.num_blocks)
-        self._show_adapters()
+        versions = self._adapters.infos()
+        self._show_adapters(versions)
         self.view = View(
             names=self._adapters.names(),
-            versions=self._adapters.infos(),
+            versions=versions,
             numbers={
                 "at_s": self._refreshed_at_s,
                 "running": scheduler.num_running,
@@ -99,9 +100,9 @@ class Board:
             },
         )
 
-    def _show_adapters(self) -> None:
+    def _show_adapters(self, versions: Iterable[VersionInfo]) -> None:
         """Show which adapters are asked for, by names that exist: others are anybody's text."""
-        known = {info.adapter for info in self._adapters.infos()}
+        known = {info.adapter for info in versions}
         running, waiting = (
             known.intersection(model.partition("@")[0] for model in models)
             for models in self._scheduler.models()
