@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from collm.errors import RoundError
-from collm.federated.fields import Fields
+from collm.federated.fields import Fields, check_field
 
 _MAX_NUMBER = 2**40
 
@@ -24,9 +23,9 @@ class AdapterAllotment:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        _check("credit_share", self.credit_share, 0.0 <= self.credit_share < 1.0, "in [0, 1)")
-        _check("time_share", self.time_share, 0.0 < self.time_share <= 1.0, "in (0, 1]")
-        _check("tokens_per_step", self.tokens_per_step, self.tokens_per_step >= 1, "1 or more")
+        check_field(self, "credit_share", 0.0 <= self.credit_share < 1.0, "in [0, 1)")
+        check_field(self, "time_share", 0.0 < self.time_share <= 1.0, "in (0, 1]")
+        check_field(self, "tokens_per_step", self.tokens_per_step >= 1, "1 or more")
 
     @classmethod
     def from_json(cls, value: object) -> Self:
@@ -53,9 +52,10 @@ class Allotment:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        _check("number", self.number, 1 <= self.number <= _MAX_NUMBER, f"from 1 to {_MAX_NUMBER}")
-        _check("valid_s", self.valid_s, self.valid_s > 0.0, "above 0")
-        _check("credit_share", self.credit_share, self.credit_share < 1.0, "below 1 in all")
+        check_field(self, "number", 1 <= self.number <= _MAX_NUMBER, f"from 1 to {_MAX_NUMBER}")
+        is_positive = math.isfinite(self.valid_s) and self.valid_s > 0.0
+        check_field(self, "valid_s", is_positive, "finite and above 0")
+        check_field(self, "credit_share", self.credit_share < 1.0, "below 1 in all")
 
     @property
     def credit_share(self) -> float:
@@ -79,8 +79,3 @@ class Allotment:
                 for name, one in fields.mapping("adapters").items()
             },
         )
-
-
-def _check(name: str, value: float, is_allowed: bool, allowed: str) -> None:
-    if not (math.isfinite(value) and is_allowed):
-        raise RoundError(f"Allotment.{name} is {value}; allowed is finite and {allowed}")

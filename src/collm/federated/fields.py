@@ -93,5 +93,12 @@ class Fields:
         return value
 
 
+def check_field(message: object, field: str, is_allowed: bool, allowed: str) -> None:
+    """Raise ``RoundError`` that names a message's field and its value unless it is allowed."""
+    if not is_allowed:
+        value = getattr(message, field)
+        raise RoundError(f"{type(message).__name__}.{field} is {value!r}; allowed is {allowed}")
+
+
 def _kind(value: object) -> str:
     return "null" if value is None else type(value).__name__

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Generic, Self, TypeVar
 
-from collm.errors import RoundError
-from collm.federated.fields import Fields
+from collm.federated.fields import Fields, check_field
 from collm.types import GradientSums, VersionId
 
 T = TypeVar("T")
@@ -60,12 +59,14 @@ class RoundPlan:
     def __post_init__(self) -> None:
         """Check the ranges."""
         _check_named(self, "adapter")
-        _check(self, "round", self.round >= 1, "1 or more")
+        check_field(self, "round", self.round >= 1, "1 or more")
         is_set = bool(self.members) and len(set(self.members)) == len(self.members)
-        _check(self, "members", is_set and all(self.members), "names, at least one, none twice")
-        _check(self, "max_tokens", self.max_tokens >= 1, "1 or more")
+        check_field(
+            self, "members", is_set and all(self.members), "names, at least one, none twice"
+        )
+        check_field(self, "max_tokens", self.max_tokens >= 1, "1 or more")
         is_positive = math.isfinite(self.deadline_s) and self.deadline_s > 0.0
-        _check(self, "deadline_s", is_positive, "finite and above 0")
+        check_field(self, "deadline_s", is_positive, "finite and above 0")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``from_json``."""
@@ -114,16 +115,16 @@ class UpdateReport:
         """Check the ranges."""
         for name in ("adapter", "member"):
             _check_named(self, name)
-        _check(self, "round", self.round >= 1, "1 or more")
+        check_field(self, "round", self.round >= 1, "1 or more")
         for name in ("num_examples", "num_tokens"):
-            _check(self, name, getattr(self, name) >= 0, "0 or more")
+            check_field(self, name, getattr(self, name) >= 0, "0 or more")
         for name in ("loss_before", "loss_after"):
             loss = getattr(self, name)
-            _check(self, name, loss is None or math.isfinite(loss), "finite or null")
+            check_field(self, name, loss is None or math.isfinite(loss), "finite or null")
         is_sum = all(getattr(self.gradient, name) >= 0 for name in GradientSums.__slots__)
-        _check(self, "gradient", is_sum, "sums of 0 or more")
+        check_field(self, "gradient", is_sum, "sums of 0 or more")
         is_digest = _DIGEST.fullmatch(self.digest) is not None
-        _check(self, "digest", is_digest, "64 hexadecimal digits")
+        check_field(self, "digest", is_digest, "64 hexadecimal digits")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``from_json``."""
@@ -164,8 +165,8 @@ class GatePlan:
         """Check the ranges."""
         for name in ("adapter", "candidate"):
             _check_named(self, name)
-        _check(self, "round", self.round >= 1, "1 or more")
-        _check(self, "max_samples", self.max_samples >= 1, "1 or more")
+        check_field(self, "round", self.round >= 1, "1 or more")
+        check_field(self, "max_samples", self.max_samples >= 1, "1 or more")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``from_json``."""
@@ -195,13 +196,15 @@ class SliceSums:
 
     def __post_init__(self) -> None:
         """Check that some differences could have these sums."""
-        _check(self, "n", self.n >= 0, "0 or more")
-        _check(self, "sum_d", math.isfinite(self.sum_d), "finite")
-        _check(self, "sum_d2", math.isfinite(self.sum_d2) and self.sum_d2 >= 0.0, "finite and >= 0")
+        check_field(self, "n", self.n >= 0, "0 or more")
+        check_field(self, "sum_d", math.isfinite(self.sum_d), "finite")
+        check_field(
+            self, "sum_d2", math.isfinite(self.sum_d2) and self.sum_d2 >= 0.0, "finite and >= 0"
+        )
         # Cauchy and Schwarz, with room for rounding in the member's sums.
         least = self.sum_d * (self.sum_d / self.n) if self.n else self.sum_d**2
         is_possible = self.sum_d2 >= least * (1.0 - 1e-6) - 1e-12
-        _check(self, "sum_d2", is_possible, f"at least sum_d² / n = {least}")
+        check_field(self, "sum_d2", is_possible, f"at least sum_d² / n = {least}")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``from_json``."""
@@ -227,8 +230,8 @@ class GateReport:
     def __post_init__(self) -> None:
         """Check the ranges."""
         _check_named(self, "member")
-        _check(self, "slices", all(self.slices), "sums by non-empty names")
-        _check(self, "num_not_finite", self.num_not_finite >= 0, "0 or more")
+        check_field(self, "slices", all(self.slices), "sums by non-empty names")
+        check_field(self, "num_not_finite", self.num_not_finite >= 0, "0 or more")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``from_json``."""
@@ -278,10 +281,4 @@ def _gradient(value: Mapping[str, object] | None) -> GradientSums:
 
 
 def _check_named(message: object, field: str) -> None:
-    _check(message, field, bool(getattr(message, field)), "a non-empty string")
-
-
-def _check(message: object, field: str, is_allowed: bool, allowed: str) -> None:
-    if not is_allowed:
-        value = getattr(message, field)
-        raise RoundError(f"{type(message).__name__}.{field} is {value!r}; allowed is {allowed}")
+    check_field(message, field, bool(getattr(message, field)), "a non-empty string")
