@@ -92,15 +92,9 @@ class Job:
         """Optimizer steps taken."""
         return self._state.num_steps
 
-    @property
-    def tokens_per_step(self) -> int:
-        """Sample tokens accumulated before each optimizer step."""
-        return self._learning.tokens_per_step
-
-    @tokens_per_step.setter
-    def tokens_per_step(self, tokens: int | None) -> None:
-        """Take another size from now on; ``None`` is the configured one."""
-        self._learning.tokens_per_step = tokens or self.config.tokens_per_step
+    def size_steps(self, tokens: int | None) -> None:
+        """Accumulate this many sample tokens a step from now on; ``None``: as configured."""
+        self._learning.size_steps(tokens)
 
     def next_program(self) -> Program | None:
         """Return what to do next; ``None`` when there is nothing to do until samples come."""

@@ -58,6 +58,10 @@ class Learning:
         self.tokens_per_step = config.tokens_per_step
         """Sample tokens accumulated before each optimizer step; changes between micro-batches."""
 
+    def size_steps(self, tokens: int | None) -> None:
+        """Accumulate this many sample tokens a step from now on; ``None``: as configured."""
+        self.tokens_per_step = tokens or self._config.tokens_per_step
+
     @property
     def has_gradient(self) -> bool:
         """Whether something was learned since the last step."""

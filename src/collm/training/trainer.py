@@ -89,7 +89,7 @@ class Trainer:
             is_named = name in named
             weight = whole * time_shares[name] / parts if is_named else job.config.weight
             self._shares.reweigh(name, weight)
-            job.tokens_per_step = tokens_per_step.get(name)
+            job.size_steps(tokens_per_step.get(name))
 
     def pause(self, adapter: str) -> tuple[TrainingEvent, ...]:
         """Let ``adapter`` rest after a snapshot; micro-batches since its last step come again.

@@ -42,7 +42,9 @@ def follow(rig, message):
 
 
 def sizes(rig):
-    return {name: rig.trainer._jobs[name].tokens_per_step for name in rig.trainer.adapters}
+    return {
+        name: rig.trainer._jobs[name]._learning.tokens_per_step for name in rig.trainer.adapters
+    }
 
 
 def test_allotment_sets_credit_and_sizes_of_steps(rig):
