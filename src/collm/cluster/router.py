@@ -62,18 +62,13 @@ class Router:
             traffic: By adapter, the share of its requests that each replica should get; a gentle
                 pull towards it, nothing for adapters that are missing.
         """
-        self.prices = prices
+        self._prices = dict(prices)
         self._traffic = dict(traffic)
 
     @property
     def prices(self) -> Mapping[str, float]:
         """Quality that a second of each replica's work must be worth; 0 where missing."""
         return self._prices
-
-    @prices.setter
-    def prices(self, prices: Mapping[str, float]) -> None:
-        """Follow a new allocation."""
-        self._prices = dict(prices)
 
     def choose(
         self,

@@ -123,7 +123,7 @@ class VersionDesk:
         """Return to the version before; raises ``UnknownAdapterError`` if nothing is held."""
         previous = self._adapters.active(adapter)
         version = self._adapters.rollback(adapter)
-        self._returned(adapter, version, previous, (cause, _REASONS[cause]), numbers, then)
+        self._returned(adapter, version, previous, cause, _REASONS[cause], numbers, then)
 
     def _return_to_base(self, message: ReturnToBase) -> None:
         adapter, previous = message.adapter, self._adapters.active(message.adapter)
@@ -135,7 +135,8 @@ class VersionDesk:
             adapter,
             BASE,
             previous,
-            ("asked", message.reason),
+            "asked",
+            message.reason,
             {},
             lambda _version, _info, error: tell(message.reply, error),
         )
@@ -145,7 +146,8 @@ class VersionDesk:
         adapter: str,
         version: VersionId,
         previous: VersionId | None,
-        why: tuple[RollbackCause, str],
+        cause: RollbackCause,
+        reason: str,
         numbers: Mapping[str, Any],
         then: Callable[[VersionId, VersionInfo, Exception | None], None],
     ) -> None:
@@ -155,7 +157,6 @@ class VersionDesk:
         job the adapter's name goes. The training state on disk goes with what is taken back, but
         for its place: it would bring that back.
         """
-        cause, reason = why
         self._promotions.abandon(adapter, "the adapter was rolled back")
         is_base = version == BASE
         self._metrics.rolled_back(adapter, version, cause)

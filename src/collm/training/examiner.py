@@ -144,9 +144,8 @@ class Examiner:
             candidate: Finite throughout.
             step: Optimizer steps that it took.
         """
-        sizes = {name: len(ids) for name, ids in self._corpus.held_out_ids().items()}
         order, self._order = self._next_ids(), []
-        self._open = OpenTrial(candidate, step, Trial(self._config, sizes), order)
+        self._open = OpenTrial(candidate, step, Trial(self._config, self._sizes()), order)
 
     def go_on(self, *, is_last: bool) -> Generator[Quantum, None, FinishedTrial | None]:
         """Read on in the open trial; return what it found, or ``None`` when it must wait.
@@ -234,8 +233,11 @@ class Examiner:
     def _num_of_each(self) -> int:
         """Return the own samples that a trial reads until it saw enough of each slice."""
         wanted = -(-self._config.min_slice_samples // 2)
-        sizes = {name: len(ids) for name, ids in self._corpus.held_out_ids().items()}
-        return sum(min(wanted, size) for name, size in sizes.items() if name != GENERAL)
+        return sum(min(wanted, size) for name, size in self._sizes().items() if name != GENERAL)
+
+    def _sizes(self) -> dict[str, int]:
+        """Return how many held-out samples each slice has."""
+        return {name: len(ids) for name, ids in self._corpus.held_out_ids().items()}
 
     def _remaining(self, trial: OpenTrial) -> Iterator[TokenSample]:
         """Yield what the trial may still read, as long as it can matter."""

@@ -230,14 +230,14 @@ def test_a_price_on_work_moves_traffic_to_the_replica_where_it_adds_least() -> N
     table = ReplicaTable([make_snapshot("serving", num_running=4), make_snapshot("training")])
     router, request = make_router(), make_request()
     assert choose(router, request, table, Sent()).replica_id == "training"
-    router.prices = {"serving": 0.5, "training": 0.5}
+    router.follow({"serving": 0.5, "training": 0.5}, {})
     assert choose(router, request, table, Sent()).replica_id == "serving"
 
 
 def test_no_price_makes_a_request_miss_that_another_replica_would_serve_in_time() -> None:
     late = make_snapshot("late", queued_prefill_tokens=2_000)
     table, router = ReplicaTable([late, make_snapshot("idle")]), make_router()
-    router.prices = {"late": 0.0, "idle": 1e6}
+    router.follow({"late": 0.0, "idle": 1e6}, {})
     assert choose(router, make_request(), table, Sent()).replica_id == "idle"
 
 
