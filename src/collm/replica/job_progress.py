@@ -3,11 +3,9 @@
 import math
 from dataclasses import dataclass
 
+from collm.metrics.goodput import paper_quality
 from collm.store.jobs import JobStatus
 from collm.types import VersionId
-
-_LEAST_LOSS = 0.1
-"""In nats per token; below it, quality grows no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class JobProgress:
         loss = _finite(self.active_loss)
         if loss is None or not self.num_measured:
             return None
-        value = 1.0 / max(loss, _LEAST_LOSS)
+        value = paper_quality(loss)
         return Quality(value, value / math.sqrt(self.num_measured))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collm.errors import DataError
+from collm.metrics.goodput import paper_quality
 from collm.metrics.service_times import counts_of
 
 WORK = ("decode", "prefill", "train", "evaluate", "idle")
@@ -33,7 +34,7 @@ class Learning:
     @property
     def quality(self) -> float | None:
         """Return Q = 1 / max(CE, 0.1) of what is served, if it was measured."""
-        return None if self.served_loss is None else 1.0 / max(self.served_loss, 0.1)
+        return None if self.served_loss is None else paper_quality(self.served_loss)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
