@@ -24,6 +24,7 @@ from collm.replica.foreign_folder import (
 from collm.replica.inbox import Keep, Published, Release, Rollback, Unload
 from collm.replica.library import Library
 from collm.replica.post import Post
+from collm.replica.threads import alone
 from collm.store.data_folder import DataFolder
 from collm.store.decisions import Decision
 from collm.store.names import check_name
@@ -91,7 +92,7 @@ class AdapterDesk:
 
     async def export(self, version: str) -> bytes:
         """Return a zip archive of the version's PEFT folder; raises ``UnknownAdapterError``."""
-        return await asyncio.to_thread(self._zip, VersionId(version))
+        return await asyncio.to_thread(alone, self._zip, VersionId(version))
 
     # What is served
 
@@ -103,7 +104,7 @@ class AdapterDesk:
             StateError: No adapter slot became free in time; says what holds them.
         """
         reply: Future[VersionInfo] = Future()
-        message = await asyncio.to_thread(self._library.read, VersionId(version), reply)
+        message = await asyncio.to_thread(alone, self._library.read, VersionId(version), reply)
         return await self._post.ask(message, reply)
 
     async def rollback(self, adapter: str) -> VersionInfo:
@@ -121,7 +122,7 @@ class AdapterDesk:
             StateError: No adapter slot is free; says what holds them.
         """
         reply: Future[VersionInfo] = Future()
-        message = await asyncio.to_thread(self._library.read, VersionId(version), reply)
+        message = await asyncio.to_thread(alone, self._library.read, VersionId(version), reply)
         await self._post.ask(Keep(message), reply)
 
     async def unpin(self, version: str) -> None:
@@ -162,7 +163,7 @@ class AdapterDesk:
 
         async with self._turn(name):
             state = await asyncio.to_thread(
-                read_files, name, config, weights_path, *self._conditions()
+                alone, read_files, name, config, weights_path, *self._conditions()
             )
             published = await self._publish(name, state)
             if promote:
@@ -206,8 +207,8 @@ class AdapterDesk:
                     param="lora_name",
                     code="adapter_loaded",
                 )
-            state = await asyncio.to_thread(read_filled, name, fill, *self._conditions())
-            digest = await asyncio.to_thread(state.digest)
+            state = await asyncio.to_thread(alone, read_filled, name, fill, *self._conditions())
+            digest = await asyncio.to_thread(alone, state.digest)
             for info in self._board.view.versions:
                 if info.adapter == name and info.is_active and info.digest == digest:
                     return info

@@ -31,6 +31,7 @@ from collm.replica.process_memory import resident_bytes
 from collm.replica.request_log import RequestLog
 from collm.replica.round_desk import RoundDesk
 from collm.replica.settings import ReplicaSettings, SampleSets
+from collm.replica.threads import on_passing_thread
 from collm.replica.uploads import Uploads
 from collm.replica.writer import Writer
 from collm.store.data_folder import DataFolder
@@ -100,7 +101,9 @@ def open_replica(
         DataError: A job has too few usable samples.
     """
     try:
-        return _wire(checkpoint, settings, samples, data, traces or NoTraces())
+        return on_passing_thread(
+            lambda: _wire(checkpoint, settings, samples, data, traces or NoTraces())
+        )
     except BaseException:
         data.close()
         raise
@@ -166,7 +169,12 @@ def _wire(
         board=board,
         clock=clock,
     )
-    thread = threading.Thread(target=_run, args=(loop, deliveries), name="collm-loop", daemon=True)
+    thread = threading.Thread(
+        target=_run,
+        args=(loop, deliveries, torch.get_num_threads()),
+        name="collm-loop",
+        daemon=True,
+    )
     client = ReplicaClient(
         base_model=settings.base_model,
         max_model_len=engine.memory.max_model_len,
@@ -285,12 +293,14 @@ def _calibration(pacing: PacingParts) -> Mapping[str, object]:
     return {"step": asdict(pacing.step_cost.calibration), "quanta": seen}
 
 
-def _run(loop: StepLoop, deliveries: Deliveries) -> None:
-    """Run the loop to its end, and let nobody wait for it any longer.
+def _run(loop: StepLoop, deliveries: Deliveries, num_threads: int) -> None:
+    """Run the loop to its end on ``num_threads``, and let nobody wait for it any longer.
 
     What escapes the loop would leave requests, blocks or versions in an unknown state, so it ends
     the replica: the server sees the dead thread, and exits with an error.
     """
+    # Others take one for themselves, which torch would hand on to threads that begin later.
+    torch.set_num_threads(num_threads)
     try:
         loop.run()
     except Exception:

@@ -24,6 +24,7 @@ from collm.replica.inbox import CompareVersions, FinishRound, Follow, ReturnToBa
 from collm.replica.library import Library
 from collm.replica.post import Post
 from collm.replica.round_board import RoundBoard
+from collm.replica.threads import alone
 from collm.store.data_folder import DataFolder
 from collm.store.names import check_name
 from collm.store.versions import PublishedVersion
@@ -82,7 +83,7 @@ class RoundDesk:
             UnknownAdapterError: The version to train from is not here.
             RoundError: This replica does not take part.
         """
-        base = await asyncio.to_thread(self._base, plan.base_version)
+        base = await asyncio.to_thread(alone, self._base, plan.base_version)
         reply: Future[None] = Future()
         await self._post.ask(StartRound(plan=plan, base=base, reply=reply), reply)
 
@@ -140,6 +141,7 @@ class RoundDesk:
         check_name("version label", label)
         self._terms.check_name(adapter)
         state = await asyncio.to_thread(
+            alone,
             read_files,
             adapter,
             config,
@@ -162,7 +164,7 @@ class RoundDesk:
         """
         reply: Future[VersionInfo] = Future()
         message = await asyncio.to_thread(
-            self._library.read, VersionId(version), reply, reason, numbers
+            alone, self._library.read, VersionId(version), reply, reason, numbers
         )
         return await self._post.ask(message, reply)
 
@@ -180,10 +182,10 @@ class RoundDesk:
             UnknownAdapterError: One of the versions is not here.
             RoundError: This replica does not judge.
         """
-        candidate = await asyncio.to_thread(self._state, plan.adapter, plan.candidate)
+        candidate = await asyncio.to_thread(alone, self._state, plan.adapter, plan.candidate)
         active = None
         if plan.active is not None:
-            active = await asyncio.to_thread(self._state, plan.adapter, plan.active)
+            active = await asyncio.to_thread(alone, self._state, plan.adapter, plan.active)
         reply: Future[None] = Future()
         message = CompareVersions(plan=plan, candidate=candidate, active=active, reply=reply)
         await self._post.ask(message, reply)

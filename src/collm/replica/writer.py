@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from collm.replica.threads import alone
+
 _log = logging.getLogger(__name__)
 
 
@@ -31,7 +33,9 @@ class Writer:
         self._upkeep = upkeep
         self._interval_s = interval_s
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="collm-writer", daemon=True)
+        self._thread = threading.Thread(
+            target=alone, args=(self._work,), name="collm-writer", daemon=True
+        )
 
     def start(self) -> None:
         """Start the thread."""
