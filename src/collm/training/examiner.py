@@ -12,7 +12,7 @@ from collm.lora.state import AdapterState
 from collm.pacing.quanta import Quantum
 from collm.training.corpus import Corpus
 from collm.training.measuring import Meter
-from collm.training.microbatch import MicroBatch, pack
+from collm.training.microbatch import MicroBatch, num_packed_rows, pack
 from collm.training.open_trial import FinishedTrial, OpenTrial
 from collm.training.passes import Operand
 from collm.training.samples import TokenSample
@@ -58,7 +58,8 @@ class Examiner:
         """Loss of what is served on each held-out sample measured so far."""
         self._open: OpenTrial | None = None
         self._num_worse = 0
-        grant = _num_rows(self._wanted(_BASELINE_TRIALS * config.min_samples))
+        # Twice: for the served version alone, and for the first candidate.
+        grant = 2 * num_packed_rows(self._wanted(_BASELINE_TRIALS * config.min_samples))
         self._allowance = Allowance(config.evaluation_share, grant)
 
     @property
@@ -108,8 +109,7 @@ class Examiner:
         samples = self._wanted(max(self._config.min_samples, self._num_of_each()))
         if has_candidate:
             return bool(samples) and self.affords(self._cost(samples))
-        unknown = _num_rows(s for s in samples if s.sample_id not in self._active)
-        return bool(samples) and self.affords(unknown)
+        return bool(samples) and self.affords(num_packed_rows(self._unmeasured(samples)))
 
     def can_go_on(self) -> bool:
         """Return whether the open trial's next micro-batch is affordable, or none is left."""
@@ -202,8 +202,7 @@ class Examiner:
 
     def _cost(self, samples: Sequence[TokenSample]) -> int:
         """Return about the rows that comparing on these samples takes."""
-        num_rows = _num_rows(s for s in samples if s.sample_id not in self._active)
-        num_rows += _num_rows(samples)
+        num_rows = num_packed_rows(self._unmeasured(samples)) + num_packed_rows(samples)
         return num_rows + num_rows // _PADDING
 
     def _measure(
@@ -214,8 +213,11 @@ class Examiner:
 
     def _unknown(self, samples: Sequence[TokenSample]) -> MicroBatch | None:
         """Return those samples on which what is served was not measured yet."""
-        unknown = [sample for sample in samples if sample.sample_id not in self._active]
+        unknown = self._unmeasured(samples)
         return pack(unknown) if unknown else None
+
+    def _unmeasured(self, samples: Iterable[TokenSample]) -> list[TokenSample]:
+        return [sample for sample in samples if sample.sample_id not in self._active]
 
     def _wanted(self, max_own: int) -> list[TokenSample]:
         """Return the next trial's samples up to so many of the adapter's own."""
@@ -253,7 +255,3 @@ class Examiner:
         if not self._order:
             self._order = self._rotation.order(self._corpus.held_out_ids())
         return self._order
-
-
-def _num_rows(samples: Iterable[TokenSample]) -> int:
-    return sum(sample.num_rows for sample in samples)

@@ -118,6 +118,15 @@ def pack(samples: Sequence[TokenSample]) -> MicroBatch:
     )
 
 
+def num_packed_rows(samples: Sequence[TokenSample]) -> int:
+    """Return the rows that ``pack`` would make of these samples, padding not counted."""
+    own = [sample for sample in samples if sample.slice != GENERAL]
+    num_shared = shared_prefix(own)
+    prefix = own[0].token_ids[:num_shared] if num_shared else ()
+    num_saved = sum(num_shared for sample in samples if _begins_with(sample, prefix))
+    return num_shared + sum(sample.num_rows for sample in samples) - num_saved
+
+
 def _begins_with(sample: TokenSample, prefix: tuple[int, ...]) -> bool:
     """Return whether a sample begins with ``prefix`` and learns none of it."""
     num_prefix = len(prefix)

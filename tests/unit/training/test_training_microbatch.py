@@ -1,5 +1,7 @@
+import pytest
+
 from collm.gate.config import GENERAL
-from collm.training.microbatch import pack, shared_prefix
+from collm.training.microbatch import num_packed_rows, pack, shared_prefix
 from collm.training.samples import TokenSample
 from factories.training import make_samples
 
@@ -38,6 +40,15 @@ def test_one_different_sample_among_many_ends_the_prefix() -> None:
     assert shared_prefix(samples) == 10
     odd = TokenSample((*PREFIX[:8], 1, 1, 1, 1), (*[False] * 11, True))
     assert shared_prefix([*samples, odd]) == 8
+
+
+@pytest.mark.parametrize("num_general", [0, 2])
+@pytest.mark.parametrize("num_own", [0, 1, 5])
+def test_packed_rows_are_known_without_packing(num_own: int, num_general: int) -> None:
+    own = make_samples([20 + index for index in range(num_own)], prefix=PREFIX)
+    samples = (*own, *make_samples([15] * num_general, seed=4, slice=GENERAL))
+    expected = pack(samples).num_tokens if samples else 0
+    assert num_packed_rows(samples) == expected
 
 
 def test_tokens_after_the_last_supervised_one_are_counted_and_not_computed() -> None:
