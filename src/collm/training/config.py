@@ -23,8 +23,11 @@ class JobConfig:
     """Peak learning rate of AdamW."""
     warmup_steps: int = 10
     """Optimizer steps over which the learning rate rises to its peak."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate falls to a tenth by total_steps."""
+    schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = "constant"
+    """How the learning rate falls: linear and cosine to a tenth by total_steps, inverse_sqrt for
+    ever, as 1/√step."""
+    hold_steps: int = 40
+    """Optimizer steps at the peak before inverse_sqrt begins to fall."""
     total_steps: int | None = None
     """Optimizer steps after which the job ends; null never ends."""
     num_epochs: int | None = None
@@ -56,7 +59,7 @@ class JobConfig:
         """Check the ranges."""
         positive = (
             "rank", "alpha", "learning_rate", "max_grad_norm", "tokens_per_step",
-            "micro_batch_tokens", "evaluate_every", "max_held_out", "weight",
+            "micro_batch_tokens", "evaluate_every", "max_held_out", "weight", "hold_steps",
         )  # fmt: skip
         for name in positive:
             self._check(name, getattr(self, name) > 0, "more than 0")
@@ -67,7 +70,7 @@ class JobConfig:
         for name in ("total_steps", "num_epochs"):
             value = getattr(self, name)
             self._check(name, value is None or value > 0, "1 or more")
-        if self.schedule != "constant" and self.total_steps is None:
+        if self.schedule in ("linear", "cosine") and self.total_steps is None:
             raise ConfigError(f"jobs: schedule {self.schedule!r} needs total_steps")
 
     def _check(self, name: str, is_allowed: bool, allowed: str) -> None:

@@ -8,17 +8,24 @@ from torch import Tensor
 
 _BETA_1, _BETA_2, _EPS = 0.9, 0.999, 1e-8
 
-Schedule = Literal["constant", "linear", "cosine"]
+Schedule = Literal["constant", "linear", "cosine", "inverse_sqrt"]
 
 
 def learning_rate_share(
-    step: int, warmup_steps: int, schedule: Schedule, total_steps: int | None
+    step: int,
+    warmup_steps: int,
+    schedule: Schedule,
+    total_steps: int | None,
+    hold_steps: int = 1,
 ) -> float:
     """Return the share of the peak learning rate at ``step``, counted from 0.
 
-    Rises linearly over the warm-up, then stays, or falls to a tenth at ``total_steps``.
+    Rises linearly over the warm-up, then stays, or falls to a tenth at ``total_steps``; or, by
+    ``"inverse_sqrt"``, stays up to ``hold_steps`` and falls as √(hold_steps / step) for ever.
     """
     warmup = min(1.0, (step + 1) / max(1, warmup_steps))
+    if schedule == "inverse_sqrt":
+        return warmup * math.sqrt(hold_steps / max(step, hold_steps))
     if schedule == "constant" or total_steps is None:
         return warmup
     done = min(1.0, max(0.0, (step - warmup_steps) / max(1, total_steps - warmup_steps)))

@@ -150,7 +150,11 @@ class TrainingState:
     def _learning_rate_share(self) -> float:
         config = self._config
         share = learning_rate_share(
-            self.num_steps, config.warmup_steps, config.schedule, config.total_steps
+            self.num_steps,
+            config.warmup_steps,
+            config.schedule,
+            config.total_steps,
+            config.hold_steps,
         )
         # Fresh moments warm up too, wherever the schedule is by then.
         warmup_steps = min(config.warmup_steps, _REWARM_STEPS)

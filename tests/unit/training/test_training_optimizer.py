@@ -27,6 +27,14 @@ def test_pieces_equal_torch_adamw_over_several_steps(weight_decay: float) -> Non
         assert_close(ours, theirs.detach(), atol=1e-6, rtol=1e-5)
 
 
+def test_inverse_sqrt_holds_its_peak_and_then_falls_for_ever() -> None:
+    shares = [learning_rate_share(step, 10, "inverse_sqrt", None, 40) for step in range(1000)]
+    assert shares[0] == pytest.approx(0.1)
+    assert shares[9:41] == [1.0] * 32
+    assert shares[160] == pytest.approx(0.5)
+    assert shares[40:] == sorted(shares[40:], reverse=True)
+
+
 def test_reset_forgets_everything() -> None:
     gradient = torch.ones(3)
     first, again = torch.zeros(3), torch.zeros(3)
