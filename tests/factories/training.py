@@ -17,6 +17,7 @@ from collm.lora.state import AdapterState, initial_state
 from collm.model.checkpoint import Checkpoint
 from collm.model.decoder import Decoder
 from collm.model.weights import load_weights
+from collm.ops.quantized import Quantization
 from collm.pacing.quanta import Quantum, QuantumKind
 from collm.training.config import JobConfig
 from collm.training.corpus import Corpus
@@ -36,11 +37,16 @@ from factories.checkpoints import Family, tiny_checkpoint
 
 
 def tiny_decoder(
-    folder: Path, family: Family = "llama", dtype: torch.dtype = torch.float32, **fields: Any
+    folder: Path,
+    family: Family = "llama",
+    dtype: torch.dtype = torch.float32,
+    *,
+    quantization: Quantization | None = None,
+    **fields: Any,
 ) -> Decoder:
     """Save a tiny random checkpoint below ``folder`` and load it as serving does."""
     checkpoint = Checkpoint(tiny_checkpoint(folder, family, **fields))
-    weights = load_weights(checkpoint, checkpoint.spec, dtype, torch.device("cpu"))
+    weights = load_weights(checkpoint, checkpoint.spec, dtype, torch.device("cpu"), quantization)
     return Decoder(checkpoint.spec, weights, 512)
 
 

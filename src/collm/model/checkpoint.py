@@ -103,6 +103,12 @@ class Checkpoint:
         _write_cache(cache, {"digest": digest, "stamps": stamps})
         return digest
 
+    def base_digest(self, quantization: str | None) -> str:
+        """Return the digest of the base that is served: rounded weights are others."""
+        if quantization is None:
+            return self.digest
+        return hashlib.sha256(f"{self.digest} {quantization}".encode()).hexdigest()
+
     def _present(self, names: tuple[str, ...]) -> list[str]:
         return [name for name in names if (self.folder / name).is_file()]
 

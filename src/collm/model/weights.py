@@ -8,6 +8,7 @@ from torch import Tensor
 from collm.model.checkpoint import Checkpoint
 from collm.model.spec import ModelSpec
 from collm.ops.linear import DenseLinear, FrozenLinear, freeze_linear
+from collm.ops.quantized import Quantization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,8 @@ class DecoderWeights:
     """Vocabulary projection. A packed head of tied weights is a second copy of the table, held
     because a packed projection reads it twice as fast; the table itself stays on disk pages."""
     head_gradient: FrozenLinear
-    """The same projection for training's input gradient: the plain table needs no unpacking."""
+    """The same projection for training's input gradient: the plain table needs no unpacking. A
+    quantized head is its own, since the gradient must be that of what was computed."""
 
     @property
     def num_bytes(self) -> int:
@@ -51,34 +53,49 @@ class DecoderWeights:
 
 
 def load_weights(
-    checkpoint: Checkpoint, spec: ModelSpec, dtype: torch.dtype, device: torch.device
+    checkpoint: Checkpoint,
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantization: Quantization | None = None,
 ) -> DecoderWeights:
     """Read every tensor of ``checkpoint`` once, fuse what is computed together, and freeze it.
+
+    With ``quantization`` every linear of the layers is rounded to it, and the vocabulary projection
+    to 8 bits: 4 would cost more there than in all layers together. The table that tokens are looked
+    up in stays as it is: of it, only the rows in use are in memory.
 
     The tables stay views of the file that ``checkpoint`` maps. All else is read through a mapping
     of its own, which ends here and takes the pages that were only copied from out of the process.
     """
-    tables = _Reader(checkpoint, dtype, device)
+    tables = _Reader(checkpoint, dtype, device, None)
     embedding = tables.tensor("model.embed_tokens.weight")
     table = embedding if spec.tie_embeddings else tables.tensor("lm_head.weight")
-    reader = _Reader(Checkpoint(checkpoint.folder), dtype, device)
-    head = freeze_linear(table)
+    reader = _Reader(Checkpoint(checkpoint.folder), dtype, device, quantization)
+    head = freeze_linear(table, None, "int8" if quantization else None)
     return DecoderWeights(
         embedding=embedding,
         layers=tuple(_load_layer(reader, spec, index) for index in range(spec.num_layers)),
         final_norm=reader.vector("model.norm.weight"),
         head=head,
-        head_gradient=DenseLinear(table),
+        head_gradient=head if quantization else DenseLinear(table),
     )
 
 
 class _Reader:
     """Brings tensors of a checkpoint to the serving dtype and device."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype,
+        device: torch.device,
+        quantization: Quantization | None,
+    ) -> None:
         self._checkpoint = checkpoint
         self._dtype = dtype
         self._device = device
+        self._quantization: Quantization | None = quantization
 
     def tensor(self, name: str) -> Tensor:
         return self._checkpoint.tensor(name).to(device=self._device, dtype=self._dtype)
@@ -91,7 +108,8 @@ class _Reader:
         """Fuse the linears ``names`` that share an input into one, in that order."""
         weights = [self.tensor(f"{prefix}.{name}.weight") for name in names]
         biases = [self.tensor(f"{prefix}.{name}.bias") for name in names] if bias else []
-        return freeze_linear(torch.cat(weights), torch.cat(biases) if bias else None)
+        fused_bias = torch.cat(biases) if bias else None
+        return freeze_linear(torch.cat(weights), fused_bias, self._quantization)
 
 
 def _load_layer(reader: _Reader, spec: ModelSpec, index: int) -> LayerWeights:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from collm.ops.native import library as native
+from collm.ops.native import attention as native
+from collm.ops.native.elementwise import write_rows_
+from collm.ops.native.library import COLUMNS, can_take, is_available
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ def write_kv_(cache: Tensor, kv: Tensor, cache_rows: Tensor) -> None:
     The cache stays finite: a masked key still takes part in products with weight 0, so a NaN that
     an adapter left in a block would reach whichever request gets the block next.
     """
-    if native.can_take(kv):
-        native.write_rows_(cache.view(-1, kv[0].numel()), kv.flatten(1), cache_rows)
+    if can_take(kv):
+        write_rows_(cache.view(-1, kv[0].numel()), kv.flatten(1), cache_rows)
         return
     cache.view(-1, *kv.shape[1:]).index_copy_(0, cache_rows, kv.nan_to_num(0.0, 0.0, 0.0))
 
@@ -86,8 +88,8 @@ def can_attend_natively(cache: Tensor) -> bool:
     return (
         cache.device.type == "cpu"
         and cache.dtype == torch.bfloat16
-        and cache.shape[-1] % native.COLUMNS == 0
-        and native.is_available()
+        and cache.shape[-1] % COLUMNS == 0
+        and is_available()
     )
 
 

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
-from collm.ops.native import library as native
+from collm.ops.native import elementwise as native
+from collm.ops.native.library import can_take
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -15,7 +16,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
     Source: arXiv 1910.07467, equation 4.
     """
-    if native.can_take(x):
+    if can_take(x):
         if torch.is_grad_enabled():
             y: Tensor = _RmsNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
             return y
@@ -25,7 +26,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def silu_mul(gate_up: Tensor) -> Tensor:
     """Return ``silu(gate) * up`` for ``gate_up`` [num_tokens, 2 * width], gate first."""
-    if native.can_take(gate_up):
+    if can_take(gate_up):
         if torch.is_grad_enabled():
             y: Tensor = _SiluMul.apply(gate_up)  # type: ignore[no-untyped-call]
             return y

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from collm.ops.native import library as native
+from collm.ops.native import linears as native
+from collm.ops.native.library import COLUMNS, is_available
+from collm.ops.quantized import Quantization, QuantizedLinear, can_quantize, quantize
 
 
 class FrozenLinear(Protocol):
@@ -78,20 +80,20 @@ class PackedLinear:
 
 
 class NativeLinear:
-    """Weights in the layout of this project's own kernels (``ops.native``), on CPUs that run them.
+    """Weights as this project's own kernels (``ops.native``) read them: bfloat16 or quantized.
 
-    The plain layout is not kept; the input gradient unpacks the layer for the duration of the call.
+    The plain layout is not kept: the input gradient reads the packed one as well.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """Pack ``weight`` [out_features, in_features], bfloat16; keep ``bias`` as it is."""
-        self._packed = native.pack(weight)
+    def __init__(self, weight: native.Packed, bias: Tensor | None = None) -> None:
+        """Hold ``weight`` and ``bias`` [out_features], bfloat16."""
+        self._packed = weight
         self._bias = bias
 
     @property
     def num_bytes(self) -> int:
         """Bytes held by the weights."""
-        return self._packed.numel() * self._packed.element_size()
+        return self._packed.num_bytes
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x Wᵀ + b``."""
@@ -103,7 +105,7 @@ class NativeLinear:
 
     def input_grad(self, dy: Tensor) -> Tensor:
         """Return ``dy W``."""
-        return dy @ native.unpack(self._packed)
+        return native.input_grad(dy, self._packed)
 
 
 def can_run_native(weight: Tensor) -> bool:
@@ -111,8 +113,8 @@ def can_run_native(weight: Tensor) -> bool:
     return (
         weight.device.type == "cpu"
         and weight.dtype == torch.bfloat16
-        and all(size % native.COLUMNS == 0 for size in weight.shape)
-        and native.is_available()
+        and all(size % COLUMNS == 0 for size in weight.shape)
+        and is_available()
     )
 
 
@@ -126,10 +128,23 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
     )
 
 
-def freeze_linear(weight: Tensor, bias: Tensor | None = None) -> FrozenLinear:
-    """Return the fastest frozen linear for the weight's dtype and device."""
-    if can_run_native(weight):
-        return NativeLinear(weight, bias)
+def freeze_linear(
+    weight: Tensor, bias: Tensor | None = None, quantization: Quantization | None = None
+) -> FrozenLinear:
+    """Return the fastest frozen linear for the weight's dtype and device.
+
+    Args:
+        weight: [out_features, in_features].
+        bias: [out_features], or ``None``.
+        quantization: What to round the weight to; one with a size that is no multiple of 32 stays
+            as it is.
+    """
+    runs_native = can_run_native(weight)
+    if quantization is not None and can_quantize(weight):
+        rounded = quantize(weight, quantization)
+        return NativeLinear(rounded.pack(), bias) if runs_native else QuantizedLinear(rounded, bias)
+    if runs_native:
+        return NativeLinear(native.pack_bfloat16(weight), bias)
     if can_pack(weight.dtype, weight.device):
         return PackedLinear(weight, bias)
     return DenseLinear(weight, bias)

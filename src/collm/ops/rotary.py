@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from collm.ops.native import library as native
+from collm.ops.native import elementwise as native
+from collm.ops.native.library import can_take
 
 
 class RotaryTable:
@@ -37,7 +38,7 @@ class RotaryTable:
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return ``x`` [num_tokens, num_heads, head_dim] rotated by rows of a ``RotaryTable``."""
-    if native.can_take(x):
+    if can_take(x):
         if torch.is_grad_enabled():
             y: Tensor = _Rotate.apply(x, cos, sin)  # type: ignore[no-untyped-call]
             return y

@@ -1,10 +1,12 @@
-// Attention over paged keys and values where they lie, for CPUs with AVX512-BF16.
+// Attention over paged keys and values where they lie.
 
-#include "simd.h"
+#pragma once
+
+#include "common.h"
 
 namespace {
 
-// What one call of collm_decode_attention computes; shapes as in its declaration.
+// What one call of decode_attention computes; shapes as in its declaration.
 struct Decode {
   const bf16* q;
   int64_t q_stride;
@@ -33,45 +35,43 @@ KERNEL void attend(const Decode& call, int64_t row, int64_t kv_head, float* scor
   for (int64_t p = start; p < length; ++p) {
     const bf16* k = key(p);
     for (int64_t g = 0; g < group; ++g) {
-      __m512 sum = _mm512_setzero_ps();
+      Floats sum = zeros();
       for (int64_t d = 0; d < dim; d += 32)
-        sum = _mm512_dpbf16_ps(sum, pairs(q + g * dim + d), pairs(k + d));
-      scores[g * length + p] = _mm512_reduce_add_ps(sum) * call.scale;
+        sum = dot2(sum, load_words(q + g * dim + d), load_words(k + d));
+      scores[g * length + p] = total(sum) * call.scale;
     }
   }
   for (int64_t g = 0; g < group; ++g) {
     float* row_scores = scores + g * length;
     float top = -INFINITY;
     for (int64_t p = start; p < length; ++p) top = std::fmax(top, row_scores[p]);
-    __m512 sum = _mm512_setzero_ps();
+    Floats sum = zeros();
     for (int64_t p = start; p < length; p += 16) {
-      const int64_t left = length - p;
-      const __mmask16 some = left < 16 ? (__mmask16)((1 << left) - 1) : (__mmask16)-1;
-      const __m512 score = _mm512_maskz_loadu_ps(some, row_scores + p);
-      const __m512 weight = exponential(_mm512_sub_ps(score, _mm512_set1_ps(top)));
-      sum = _mm512_mask_add_ps(sum, some, sum, weight);
-      _mm512_mask_storeu_ps(row_scores + p, some, weight);
+      const Mask some = lanes(0, length - p);
+      const Floats weight = exponential(sub(load_some(some, row_scores + p), all(top)));
+      sum = add(sum, choose(some, weight, zeros()));
+      store_some(some, row_scores + p, weight);
     }
-    const float share = 1.0f / _mm512_reduce_add_ps(sum);
+    const float share = 1.0f / total(sum);
     for (int64_t p = start; p < length; ++p) row_scores[p] *= share;
   }
   std::memset(sums, 0, sizeof(float) * group * dim);
   for (int64_t p = start; p < length; ++p) {
     const bf16* v = key(p) + call.kv_heads * dim;
     for (int64_t d = 0; d < dim; d += 16) {
-      const __m512 value = widen(v + d);
+      const Floats value = widen(v + d);
       for (int64_t g = 0; g < group; ++g) {
         float* sum = sums + g * dim + d;
-        const __m512 weight = _mm512_set1_ps(scores[g * length + p]);
-        _mm512_storeu_ps(sum, _mm512_fmadd_ps(weight, value, _mm512_loadu_ps(sum)));
+        const Floats weight = all(scores[g * length + p]);
+        store(sum, fma(weight, value, load(sum)));
       }
     }
   }
   bf16* out = call.out + (row * call.heads + kv_head * group) * dim;
-  for (int64_t d = 0; d < group * dim; d += 16) narrow(out + d, _mm512_loadu_ps(sums + d));
+  for (int64_t d = 0; d < group * dim; d += 16) narrow(out + d, load(sums + d));
 }
 
-// What one call of collm_prefill_attention computes; shapes as in its declaration.
+// What one call of prefill_attention computes; shapes as in its declaration.
 struct Prefill {
   const bf16* q;
   int64_t q_stride;
@@ -109,48 +109,36 @@ KERNEL void pack_panel(const Prefill& call, int64_t kv_head, int64_t panel, bf16
   }
 }
 
-// Sums x[r] W over `depth` pairs for 32 columns, steps of W `w_stride` pairs apart.
-template <int ROWS>
-INLINE_KERNEL void multiply(const uint32_t* const* x, const uint32_t* w, int64_t w_stride,
-                            int64_t depth, __m512* low, __m512* high) {
-  for (int64_t k = 0; k < depth; ++k) {
-    const __m512bh w_low = pairs(w + k * w_stride), w_high = pairs(w + k * w_stride + 16);
-    for (int r = 0; r < ROWS; ++r) {
-      const __m512bh pair = (__m512bh)_mm512_set1_epi32((int)x[r][k]);
-      low[r] = _mm512_dpbf16_ps(low[r], w_low, pair);
-      high[r] = _mm512_dpbf16_ps(high[r], w_high, pair);
-    }
-  }
-}
-
-// Room of one thread: scores of a tile's rows, and the same as weights.
+// Room of one thread for a tile's rows: their queries side by side, their scores, and the same as
+// weights.
 struct Scratch {
+  std::vector<uint32_t> queries;
   std::vector<float> scores;
   std::vector<bf16> weights;
 };
 
-// Softmax of scores[first, last) into weights, which are zero elsewhere in [begin, end); the weights
-// are not divided by their sum, whose inverse is returned.
+// 16 scores from `p` on; those outside [first, last) as if they were infinitely low.
+INLINE_KERNEL Floats scores_inside(const float* scores, int64_t p, int64_t first, int64_t last) {
+  const Floats x = load(scores + p);
+  if (p >= first && p + kLanes <= last) return x;
+  return choose(lanes(first - p, last - p), x, all(-INFINITY));
+}
+
+// Softmax of scores[first, last) into weights, which are next to nothing elsewhere in [begin, end); the
+// weights are not divided by their sum, whose inverse is returned.
 KERNEL float soften(const float* scores, bf16* weights, int64_t begin, int64_t first, int64_t last,
                     int64_t end) {
-  const auto inside = [&](int64_t p) {
-    const int64_t below = first - p, above = last - p;
-    const uint32_t from = below <= 0 ? 0xffff : below >= 16 ? 0 : 0xffffu << below;
-    const uint32_t upto = above >= 16 ? 0xffff : above <= 0 ? 0 : (1u << above) - 1;
-    return (__mmask16)(from & upto);
-  };
-  __m512 top = _mm512_set1_ps(-INFINITY);
-  for (int64_t p = begin; p < end; p += 16)
-    top = _mm512_mask_max_ps(top, inside(p), top, _mm512_loadu_ps(scores + p));
-  const __m512 highest = _mm512_set1_ps(_mm512_reduce_max_ps(top));
-  __m512 sum = _mm512_setzero_ps();
-  for (int64_t p = begin; p < end; p += 16) {
-    const __m512 weight = exponential(_mm512_sub_ps(_mm512_loadu_ps(scores + p), highest));
-    const __m512 kept = _mm512_maskz_mov_ps(inside(p), weight);
-    sum = _mm512_add_ps(sum, kept);
-    narrow(weights + p, kept);
+  Floats top = all(-INFINITY);
+  for (int64_t p = begin; p < end; p += kLanes)
+    top = max(top, scores_inside(scores, p, first, last));
+  const Floats top_score = all(highest(top));
+  Floats sum = zeros();
+  for (int64_t p = begin; p < end; p += kLanes) {
+    const Floats weight = exponential(sub(scores_inside(scores, p, first, last), top_score));
+    sum = add(sum, weight);
+    narrow(weights + p, weight);
   }
-  return 1.0f / _mm512_reduce_add_ps(sum);
+  return 1.0f / total(sum);
 }
 
 // Attends ROWS query rows of one key head. A row is a position and one of the heads that share the key
@@ -159,43 +147,47 @@ template <int ROWS>
 KERNEL void attend_tile(const Prefill& call, int64_t kv_head, int64_t first, const bf16* keys,
                         const bf16* values, Scratch& scratch) {
   const int64_t dim = call.head_dim, group = call.group(), width = call.panels() * kColumns;
-  const uint32_t* x[ROWS];
+  uint32_t* queries = scratch.queries.data();
   int64_t ends[ROWS], starts[ROWS];
+  UNROLL
   for (int r = 0; r < ROWS; ++r) {
     const int64_t position = (first + r) / group, head = kv_head * group + (first + r) % group;
-    x[r] = (const uint32_t*)(call.q + position * call.q_stride + head * dim);
+    std::memcpy(queries + r * dim / 2, call.q + position * call.q_stride + head * dim,
+                sizeof(bf16) * dim);
     ends[r] = call.context + position + 1;
     starts[r] = call.window > 0 && ends[r] > call.window ? ends[r] - call.window : 0;
   }
   const int64_t begin = starts[0] / kColumns * kColumns;
   const int64_t end = (ends[ROWS - 1] + kColumns - 1) / kColumns * kColumns;
   float* scores = scratch.scores.data();
-  const __m512 scale = _mm512_set1_ps(call.scale);
+  const Floats scale = all(call.scale);
   for (int64_t p = begin; p < end; p += kColumns) {
-    __m512 low[ROWS], high[ROWS];
-    for (int r = 0; r < ROWS; ++r) low[r] = high[r] = _mm512_setzero_ps();
-    multiply<ROWS>(x, (const uint32_t*)(keys + p * dim), kColumns, dim / 2, low, high);
+    Floats low[ROWS], high[ROWS];
+    UNROLL
+    for (int r = 0; r < ROWS; ++r) low[r] = high[r] = zeros();
+    multiply<ROWS>(queries, dim / 2, (const uint32_t*)(keys + p * dim), kColumns, dim / 2, low, high);
+    UNROLL
     for (int r = 0; r < ROWS; ++r) {
-      _mm512_storeu_ps(scores + r * width + p, _mm512_mul_ps(low[r], scale));
-      _mm512_storeu_ps(scores + r * width + p + 16, _mm512_mul_ps(high[r], scale));
+      store(scores + r * width + p, mul(low[r], scale));
+      store(scores + r * width + p + 16, mul(high[r], scale));
     }
   }
   float shares[ROWS];
-  const uint32_t* weights[ROWS];
-  for (int r = 0; r < ROWS; ++r) {
-    bf16* row = scratch.weights.data() + r * width;
-    shares[r] = soften(scores + r * width, row, begin, starts[r], ends[r], end);
-    weights[r] = (const uint32_t*)(row + begin);
-  }
+  bf16* weights = scratch.weights.data();
+  for (int r = 0; r < ROWS; ++r)
+    shares[r] = soften(scores + r * width, weights + r * width, begin, starts[r], ends[r], end);
   for (int64_t d = 0; d < dim; d += kColumns) {
-    __m512 low[ROWS], high[ROWS];
-    for (int r = 0; r < ROWS; ++r) low[r] = high[r] = _mm512_setzero_ps();
-    multiply<ROWS>(weights, (const uint32_t*)(values + begin * dim) + d, dim, (end - begin) / 2, low, high);
+    Floats low[ROWS], high[ROWS];
+    UNROLL
+    for (int r = 0; r < ROWS; ++r) low[r] = high[r] = zeros();
+    multiply<ROWS>((const uint32_t*)(weights + begin), width / 2,
+                   (const uint32_t*)(values + begin * dim) + d, dim, (end - begin) / 2, low, high);
+    UNROLL
     for (int r = 0; r < ROWS; ++r) {
       const int64_t position = (first + r) / group, head = kv_head * group + (first + r) % group;
       bf16* out = call.out + (position * call.heads + head) * dim + d;
-      narrow(out, _mm512_mul_ps(low[r], _mm512_set1_ps(shares[r])));
-      narrow(out + 16, _mm512_mul_ps(high[r], _mm512_set1_ps(shares[r])));
+      narrow(out, mul(low[r], all(shares[r])));
+      narrow(out + 16, mul(high[r], all(shares[r])));
     }
   }
 }
@@ -209,7 +201,7 @@ extern "C" {
 // q [rows, heads, head_dim], rows q_stride apart; cache [num_blocks, block_size, 2, kv_heads, head_dim];
 // blocks [rows, max_blocks]; lengths [rows]: keys of each row; out [rows, heads * head_dim];
 // window: keys a row may look back on, itself included, 0 for all. head_dim is a multiple of 32.
-void collm_decode_attention(const bf16* q, int64_t q_stride, const bf16* cache, const int64_t* blocks,
+void EXPORT(decode_attention)(const bf16* q, int64_t q_stride, const bf16* cache, const int64_t* blocks,
                             int64_t max_blocks, const int64_t* lengths, bf16* out, int64_t rows,
                             int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t block_size,
                             int64_t window, float scale, int threads) {
@@ -229,7 +221,7 @@ void collm_decode_attention(const bf16* q, int64_t q_stride, const bf16* cache, 
 //
 // q [rows, heads, head_dim], rows q_stride apart; cache as above; blocks: those of the sequence's
 // context + rows keys; out [rows, heads * head_dim]; window as above.
-void collm_prefill_attention(const bf16* q, int64_t q_stride, const bf16* cache,
+void EXPORT(prefill_attention)(const bf16* q, int64_t q_stride, const bf16* cache,
                              const int64_t* blocks, bf16* out, int64_t rows, int64_t context,
                              int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t block_size,
                              int64_t window, float scale, int threads) {
@@ -247,6 +239,7 @@ void collm_prefill_attention(const bf16* q, int64_t q_stride, const bf16* cache,
     static thread_local Scratch scratch;
     const auto room = (size_t)(kMaxRows * panels * kColumns);
     if (scratch.scores.size() < room) scratch.scores.resize(room), scratch.weights.resize(room);
+    scratch.queries.resize(kMaxRows * head_dim / 2);
 #pragma omp for schedule(static)
     for (int64_t item = 0; item < kv_heads * panels; ++item) {
       const int64_t kv_head = item / panels, offset = kv_head * call.packed_size();
@@ -258,8 +251,8 @@ void collm_prefill_attention(const bf16* q, int64_t q_stride, const bf16* cache,
       const int64_t kv_head = item % kv_heads, row = (tiles - 1 - item / kv_heads) * kMaxRows;
       const int64_t offset = kv_head * call.packed_size();
       int64_t left = num_rows - row < kMaxRows ? num_rows - row : kMaxRows, at = row;
-      for (; left >= 8; left -= 8, at += 8)
-        attend_tile<8>(call, kv_head, at, keys + offset, values + offset, scratch);
+      for (; left >= kMaxRows; left -= kMaxRows, at += kMaxRows)
+        attend_tile<kMaxRows>(call, kv_head, at, keys + offset, values + offset, scratch);
       for (; left >= 2; left -= 2, at += 2)
         attend_tile<2>(call, kv_head, at, keys + offset, values + offset, scratch);
       for (; left >= 1; left -= 1, at += 1)

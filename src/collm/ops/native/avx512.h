@@ -1,0 +1,107 @@
+// Vectors of 16 lanes for CPUs with AVX512-BF16 and AVX512-VNNI; avx2.h has the same for others.
+//
+// Only functions marked KERNEL use wide instructions, so the library can be loaded on any x86-64 CPU;
+// ops/native/library.py calls those of a path only where the CPU has what collm_cpu asks for.
+
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#define EXPORT(name) collm_avx512_##name
+#define KERNEL \
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vnni,fma")))
+#define INLINE_KERNEL KERNEL __attribute__((always_inline)) static inline
+
+using bf16 = uint16_t;
+using Floats = __m512;   // 16 floats.
+using Words = __m512i;   // 16 integers of 32 bits, or what is packed in them.
+using Mask = __mmask16;  // Some of 16 lanes.
+
+constexpr int kMaxRows = 8;  // Rows of a register tile of 32 columns: 16 sums, which hide the latency.
+constexpr int kSums = 16;    // Sums that fit beside what they are made from.
+
+INLINE_KERNEL Floats zeros() { return _mm512_setzero_ps(); }
+INLINE_KERNEL Floats all(float value) { return _mm512_set1_ps(value); }
+INLINE_KERNEL Floats load(const float* address) { return _mm512_loadu_ps(address); }
+INLINE_KERNEL void store(float* address, Floats x) { _mm512_storeu_ps(address, x); }
+INLINE_KERNEL Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+INLINE_KERNEL Floats sub(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+INLINE_KERNEL Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+INLINE_KERNEL Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
+INLINE_KERNEL Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE_KERNEL Floats fnma(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }
+INLINE_KERNEL Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+INLINE_KERNEL Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+INLINE_KERNEL Floats nearest(Floats x) { return _mm512_roundscale_ps(x, 8); }
+INLINE_KERNEL float total(Floats x) { return _mm512_reduce_add_ps(x); }
+INLINE_KERNEL float highest(Floats x) { return _mm512_reduce_max_ps(x); }
+
+// x times 2^n, n whole.
+INLINE_KERNEL Floats shift_exponent(Floats x, Floats n) { return _mm512_scalef_ps(x, n); }
+
+INLINE_KERNEL Words load_words(const void* address) { return _mm512_loadu_si512(address); }
+INLINE_KERNEL void store_words(void* address, Words x) { _mm512_storeu_si512(address, x); }
+INLINE_KERNEL Words all_words(int32_t value) { return _mm512_set1_epi32(value); }
+INLINE_KERNEL Words both(Words a, Words b) { return _mm512_and_si512(a, b); }
+template <int BITS>
+INLINE_KERNEL Words right(Words x) { return _mm512_srli_epi32(x, BITS); }
+INLINE_KERNEL Words plus(Words a, Words b) { return _mm512_add_epi32(a, b); }
+INLINE_KERNEL Words minus(Words a, Words b) { return _mm512_sub_epi32(a, b); }
+INLINE_KERNEL Words larger(Words a, Words b) { return _mm512_max_epi32(a, b); }
+INLINE_KERNEL int32_t largest(Words x) { return _mm512_reduce_max_epi32(x); }
+INLINE_KERNEL int32_t total(Words x) { return _mm512_reduce_add_epi32(x); }
+INLINE_KERNEL Floats to_floats(Words x) { return _mm512_cvtepi32_ps(x); }
+INLINE_KERNEL Words to_words(Floats x) { return _mm512_cvtps_epi32(x); }
+INLINE_KERNEL Words bits(Floats x) { return _mm512_castps_si512(x); }
+
+// The lowest byte of each word.
+INLINE_KERNEL void store_bytes(int8_t* address, Words x) {
+  _mm_storeu_si128((__m128i*)address, _mm512_cvtsepi32_epi8(x));
+}
+
+// bfloat16 to and from floats.
+INLINE_KERNEL Floats widen(const bf16* address) {
+  const __m256i half = _mm256_loadu_si256((const __m256i*)address);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+INLINE_KERNEL void narrow(bf16* address, Floats x) {
+  _mm256_storeu_si256((__m256i*)address, (__m256i)_mm512_cvtneps_pbh(x));
+}
+
+// Bfloat16 values, infinities and NaN as zero: their exponent is all ones.
+INLINE_KERNEL Words finite_or_zero(Words x) {
+  const Words exponent = _mm512_set1_epi16(0x7f80);
+  return _mm512_maskz_mov_epi16(_mm512_cmpneq_epi16_mask(both(x, exponent), exponent), x);
+}
+
+// sum + the products of each lane's two pairs of bfloat16.
+INLINE_KERNEL Floats dot2(Floats sum, Words a, Words b) {
+  return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}
+
+// sum + the products of each lane's four bytes, those of a unsigned, those of b signed.
+INLINE_KERNEL Words dot4(Words sum, Words a, Words b) { return _mm512_dpbusd_epi32(sum, a, b); }
+
+// Lanes from `first` to before `last`; both may lie outside.
+INLINE_KERNEL Mask lanes(int64_t first, int64_t last) {
+  const uint32_t from = first <= 0 ? 0xffff : first >= 16 ? 0 : 0xffffu << first;
+  const uint32_t upto = last >= 16 ? 0xffff : last <= 0 ? 0 : (1u << last) - 1;
+  return (Mask)(from & upto);
+}
+
+// x in some lanes, `other` in the rest.
+INLINE_KERNEL Floats choose(Mask some, Floats x, Floats other) {
+  return _mm512_mask_blend_ps(some, other, x);
+}
+
+// Touches no memory but that of the lanes; the others are zero.
+INLINE_KERNEL Floats load_some(Mask some, const float* address) {
+  return _mm512_maskz_loadu_ps(some, address);
+}
+
+INLINE_KERNEL void store_some(Mask some, float* address, Floats x) {
+  _mm512_mask_storeu_ps(address, some, x);
+}

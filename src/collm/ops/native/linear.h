@@ -1,0 +1,231 @@
+// Linear layers on packed weights, with segmented LoRA.
+//
+// Weights are records of 32 outputs each; ops/native/linears.py packs them. Three formats:
+//   bfloat16  [in / 2, 32, 2]: pairs of inputs interleaved over the outputs
+//   int8      32 float scales, then [in / 4, 32, 4] bytes: weight / scale + 128
+//   int4      per group of 32 inputs: 32 scales and 32 least values, bfloat16; then [2, 4, 16] words of
+//             4 bytes, for 16 outputs each and 8 inputs: byte j has input j in its low and input 4 + j
+//             in its high half, as (weight - least value) / scale
+
+#pragma once
+
+#include "common.h"
+
+namespace {
+
+enum Format : int { kBf16, kInt8, kInt4 };
+
+constexpr int64_t kGroup = 32;         // Inputs that share a scale: of int4 weights, and of what they meet.
+constexpr int64_t kGroupBytes = 640;   // Of a record of int4 weights.
+constexpr int64_t kScaleBytes = 128;   // Of an int8 record's scales.
+
+// What one call of linear computes; shapes as in its declaration.
+struct Linear {
+  const bf16* x;
+  const uint8_t* w;
+  const bf16* bias;
+  bf16* y;
+  int64_t rows, in, out;
+};
+
+// Adapter factors of all slots, and the projections t = x A^T of this call's rows [rows, rank].
+struct Adapters {
+  const int32_t* slots;
+  const bf16* a;
+  const bf16* b;
+  int64_t rank;
+  float* t;
+};
+
+// The call's inputs as signed bytes: x = scale * byte. For int8 weights a row has one scale, for int4
+// weights one per group of inputs. The rows of a tile lie interleaved, so that its addresses are one
+// pointer and constants: [in / 4, rows of the tile, 4] bytes, [groups, rows of the tile] scales.
+struct Bytes {
+  int8_t* bytes;
+  float* scales;
+  float* sums;  // Of what shares a scale: for int8 weights of the bytes, for int4 weights of the inputs.
+  int64_t groups;
+};
+
+// Adds t B^T of one row to its sums of 32 columns from `column`.
+INLINE_KERNEL void add_adapter(const Adapters& adapters, const Linear& call, int64_t row,
+                               int64_t column, Floats& low, Floats& high) {
+  const int64_t slot = adapters.slots[row];
+  if (slot < 0) return;
+  const bf16* b = adapters.b + slot * adapters.rank * call.out + column;
+  const float* t = adapters.t + row * adapters.rank;
+  for (int64_t j = 0; j < adapters.rank; ++j, b += call.out) {
+    const Floats factor = all(t[j]);
+    low = fma(factor, widen(b), low);
+    high = fma(factor, widen(b + kLanes), high);
+  }
+}
+
+// Adds bias and adapter to one row's sums of 32 columns, and writes them.
+INLINE_KERNEL void finish(const Linear& call, const Adapters* adapters, int64_t row, int64_t column,
+                          Floats low, Floats high) {
+  if (call.bias) {
+    low = add(low, widen(call.bias + column));
+    high = add(high, widen(call.bias + column + kLanes));
+  }
+  if (adapters) add_adapter(*adapters, call, row, column, low, high);
+  bf16* y = call.y + row * call.out + column;
+  narrow(y, low);
+  narrow(y + kLanes, high);
+}
+
+// One tile: ROWS rows times the 32 columns of packed block `block`.
+template <int ROWS>
+KERNEL void tile_bf16(const Linear& call, const Bytes&, const Adapters* adapters, int64_t row,
+                      int64_t block) {
+  const int64_t depth = call.in / 2;
+  Floats low[ROWS], high[ROWS];
+  UNROLL
+  for (int r = 0; r < ROWS; ++r) low[r] = high[r] = zeros();
+  multiply<ROWS>((const uint32_t*)call.x + row * depth, depth,
+                 (const uint32_t*)call.w + block * depth * kColumns, kColumns, depth, low, high);
+  UNROLL
+  for (int r = 0; r < ROWS; ++r) finish(call, adapters, row + r, block * kColumns, low[r], high[r]);
+}
+
+template <int ROWS>
+KERNEL void tile_int8(const Linear& call, const Bytes& x, const Adapters* adapters, int64_t row,
+                      int64_t block) {
+  constexpr int kSide = kSums / 2 / ROWS < 1 ? 1 : kSums / 2 / ROWS > 4 ? 4 : kSums / 2 / ROWS;
+  const int64_t depth = call.in / 4;
+  const uint8_t* record = call.w + block * (kScaleBytes + call.in * kColumns);
+  const auto* scales = (const float*)record;
+  const auto* w = (const uint32_t*)(record + kScaleBytes);
+  const auto* bytes = (const int32_t*)(x.bytes + row * call.in);
+  Words low[ROWS][kSide], high[ROWS][kSide];
+  UNROLL
+  for (int r = 0; r < ROWS; ++r)
+    UNROLL
+    for (int d = 0; d < kSide; ++d) low[r][d] = high[r][d] = all_words(0);
+  int64_t k = 0;
+  for (; k + kSide <= depth; k += kSide)
+    UNROLL
+    for (int d = 0; d < kSide; ++d) {
+      const Words w_low = load_words(w + (k + d) * kColumns);
+      const Words w_high = load_words(w + (k + d) * kColumns + kLanes);
+      UNROLL
+      for (int r = 0; r < ROWS; ++r) {
+        const Words four = all_words(bytes[(k + d) * ROWS + r]);
+        low[r][d] = dot4(low[r][d], w_low, four);
+        high[r][d] = dot4(high[r][d], w_high, four);
+      }
+    }
+  // in is a multiple of 32, so nothing is left of k.
+  UNROLL
+  for (int r = 0; r < ROWS; ++r) {
+    // Weights are stored 128 too large, as dot4 wants them unsigned.
+    const Words excess = all_words(128 * (int32_t)x.sums[row + r]);
+    Words sum_low = minus(low[r][0], excess), sum_high = minus(high[r][0], excess);
+    UNROLL
+    for (int d = 1; d < kSide; ++d)
+      sum_low = plus(sum_low, low[r][d]), sum_high = plus(sum_high, high[r][d]);
+    const Floats scale = all(x.scales[row + r]);
+    finish(call, adapters, row + r, block * kColumns,
+           mul(mul(to_floats(sum_low), scale), load(scales)),
+           mul(mul(to_floats(sum_high), scale), load(scales + kLanes)));
+  }
+}
+
+template <int ROWS>
+KERNEL void tile_int4(const Linear& call, const Bytes& x, const Adapters* adapters, int64_t row,
+                      int64_t block) {
+  const uint8_t* record = call.w + block * x.groups * kGroupBytes;
+  const auto* bytes = (const int32_t*)(x.bytes + row * call.in);
+  const float *scales = x.scales + row * x.groups, *totals = x.sums + row * x.groups;
+  const Words nibble = all_words(0x0f0f0f0f);
+  Floats sums[2][ROWS];
+  UNROLL
+  for (int r = 0; r < ROWS; ++r) sums[0][r] = sums[1][r] = zeros();
+  for (int64_t g = 0; g < x.groups; ++g) {
+    for (int half = 0; half < 2; ++half) {
+      // Both halves meet the same bytes. To keep them, the compiler would spill all that it has.
+      asm volatile("" ::: "memory");
+      const auto* w = (const uint32_t*)(record + 128 + half * 256);
+      Words whole[ROWS];
+      UNROLL
+      for (int r = 0; r < ROWS; ++r) whole[r] = all_words(0);
+      for (int k = 0; k < 4; ++k) {
+        const Words packed = load_words(w + k * kLanes);
+        const Words first = both(packed, nibble), second = both(right<4>(packed), nibble);
+        UNROLL
+        for (int r = 0; r < ROWS; ++r)
+          whole[r] = dot4(whole[r], first, all_words(bytes[2 * k * ROWS + r]));
+        UNROLL
+        for (int r = 0; r < ROWS; ++r)
+          whole[r] = dot4(whole[r], second, all_words(bytes[(2 * k + 1) * ROWS + r]));
+      }
+      const Floats scale = widen((const bf16*)record + half * kLanes);
+      const Floats least = widen((const bf16*)record + kColumns + half * kLanes);
+      UNROLL
+      for (int r = 0; r < ROWS; ++r) {
+        sums[half][r] = fma(least, all(totals[r]), sums[half][r]);
+        sums[half][r] = fma(to_floats(whole[r]), mul(scale, all(scales[r])), sums[half][r]);
+      }
+    }
+    record += kGroupBytes, bytes += 8 * ROWS, scales += ROWS, totals += ROWS;
+  }
+  UNROLL
+  for (int r = 0; r < ROWS; ++r)
+    finish(call, adapters, row + r, block * kColumns, sums[0][r], sums[1][r]);
+}
+
+template <int ROWS>
+KERNEL void tile_of(Format format, const Linear& call, const Bytes& x, const Adapters* adapters,
+                    int64_t row, int64_t block, int64_t rows) {
+  if constexpr (ROWS > 1)
+    if (rows < ROWS) return tile_of<ROWS - 1>(format, call, x, adapters, row, block, rows);
+  if (format == kInt8) return tile_int8<ROWS>(call, x, adapters, row, block);
+  if (format == kInt4) return tile_int4<ROWS>(call, x, adapters, row, block);
+  tile_bf16<ROWS>(call, x, adapters, row, block);
+}
+
+// t = x A^T for every row with an adapter; work items are (row, j), split evenly over the threads.
+KERNEL void project(const Linear& call, const Adapters& adapters, int64_t first, int64_t last) {
+  for (int64_t item = first; item < last; ++item) {
+    const int64_t row = item / adapters.rank, j = item % adapters.rank;
+    const int64_t slot = adapters.slots[row];
+    if (slot < 0) continue;
+    const bf16* x = call.x + row * call.in;
+    const bf16* a = adapters.a + (slot * adapters.rank + j) * call.in;
+    Floats sum = zeros();
+    for (int64_t k = 0; k < call.in; k += 32) sum = dot2(sum, load_words(x + k), load_words(a + k));
+    adapters.t[item] = total(sum);
+  }
+}
+
+// Rounds one row to bytes. NaN or an infinity makes its scale no number, and
+// with it all that is computed from it: the largest is found as an integer, and theirs are above all others.
+KERNEL void round_row(Format format, const Linear& call, const Bytes& to, int64_t row) {
+  const int64_t size = call.in / to.groups, first = row / kMaxRows * kMaxRows, place = row - first;
+  const int64_t stride = call.rows - first < kMaxRows ? call.rows - first : kMaxRows;
+  const bf16* x = call.x + row * call.in;
+  auto* words = (int32_t*)(to.bytes + first * call.in) + place;
+  for (int64_t g = 0; g < to.groups; ++g) {
+    Words top = all_words(0);
+    for (int64_t i = 0; i < size; i += kLanes)
+      top = larger(top, both(bits(widen(x + i)), all_words(0x7fffffff)));
+    const int32_t word = largest(top);
+    float magnitude;
+    std::memcpy(&magnitude, &word, sizeof magnitude);
+    const Floats inverse = all(magnitude > 0 ? 127.0f / magnitude : 0.0f);
+    Words sum = all_words(0);
+    for (int64_t i = 0; i < size; i += kLanes, x += kLanes, words += 4 * stride) {
+      const Words rounded = to_words(mul(widen(x), inverse));
+      int32_t fours[4];
+      store_bytes((int8_t*)fours, rounded);
+      for (int64_t k = 0; k < 4; ++k) words[k * stride] = fours[k];
+      sum = plus(sum, rounded);
+    }
+    const float scale = magnitude / 127.0f;
+    const int64_t at = first * to.groups + g * stride + place;
+    to.scales[at] = scale;
+    to.sums[at] = (float)total(sum) * (format == kInt4 ? scale : 1.0f);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,7 @@
+// All kernels for CPUs with AVX2 and FMA.
+
+#include "avx2.h"
+
+#include "attention.h"
+#include "elementwise.h"
+#include "exports_linear.h"

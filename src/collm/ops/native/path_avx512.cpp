@@ -1,0 +1,7 @@
+// All kernels for CPUs with AVX512-BF16 and AVX512-VNNI.
+
+#include "avx512.h"
+
+#include "attention.h"
+#include "elementwise.h"
+#include "exports_linear.h"

@@ -1,0 +1,68 @@
+"""Which kernels run, and what is said about it."""
+
+import pytest
+import torch
+
+from collm.errors import ConfigError
+from collm.ops.linear import NativeLinear, freeze_linear
+from collm.ops.native import library
+
+WEIGHT = torch.ones(32, 32, dtype=torch.bfloat16)
+
+
+@pytest.fixture(autouse=True)
+def usual_path():
+    usual = library.path()
+    yield
+    library.choose(usual)
+
+
+def test_the_fastest_path_is_used_and_torch_is_always_there():
+    assert library.path() == library.paths()[0]
+    assert library.paths()[-1] == "torch"
+    assert library.is_available() == (library.path() != "torch")
+
+
+@pytest.mark.parametrize("path", library.paths())
+def test_a_chosen_path_computes(path):
+    library.choose(path)
+    assert library.path() == path
+    assert library.can_take(WEIGHT) == (path != "torch")
+    linear = freeze_linear(WEIGHT)
+    assert isinstance(linear, NativeLinear) == (path != "torch")
+    assert torch.equal(linear.forward(WEIGHT), torch.full((32, 32), 32.0).bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("level", "paths"),
+    [(2, ("avx512", "avx2", "torch")), (1, ("avx2", "torch")), (0, ("torch",))],
+)
+def test_a_cpu_is_offered_what_it_can_run(level, paths, monkeypatch):
+    monkeypatch.setattr(library, "_library", lambda: _Library(level))
+    assert library.paths() == paths
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (lambda: None, "were not compiled"),
+        (lambda: _Library(0), "AVX2 or FMA"),
+        (lambda: _Library(1), "AVX512-BF16"),
+    ],
+)
+def test_a_path_that_cannot_run_is_refused_with_the_reason(found, reason, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "_library", found)
+        assert reason in library.explain()
+        with pytest.raises(ConfigError, match=f"'avx512', which cannot run here: .*{reason}"):
+            library.choose("avx512")
+
+
+class _Library:
+    """What the compiled library says of a CPU."""
+
+    def __init__(self, level: int) -> None:
+        self._level = level
+
+    def collm_cpu(self) -> int:
+        return self._level
