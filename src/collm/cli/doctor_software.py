@@ -20,7 +20,11 @@ def check_software(config: CollmConfig, *, wants_ray: bool) -> Iterator[Finding]
     """Look at everything that is installed, or should be."""
     yield check_python(sys.version_info[:2])
     yield _torch(config)
-    yield check_kernels(native.obstacle(), config.model.dtype)
+    wanted = config.replica.kernels
+    if wanted == "auto":
+        yield check_kernels(native.path(), native.obstacle(), config.model.dtype)
+    else:
+        yield check_kernels(wanted, "replica.kernels says so", config.model.dtype)
     yield _threads(config)
     if config.traces.endpoint is not None:
         yield check_extra("traces", "opentelemetry", "otel")
@@ -37,10 +41,10 @@ def check_python(version: tuple[int, ...]) -> Finding:
     return Finding(check="Python", status=Status.OK, found=found)
 
 
-def check_kernels(obstacle: str | None, dtype: str) -> Finding:
-    """Say which way steps are computed on the CPU, and why."""
+def check_kernels(path: native.KernelPath, obstacle: str | None, dtype: str) -> Finding:
+    """Say which way steps are computed on the CPU, and why not on a faster one."""
     check = "CPU path"
-    if obstacle is not None:
+    if path == "torch":
         return Finding(
             check=check,
             status=Status.NOTE,
@@ -52,7 +56,12 @@ def check_kernels(obstacle: str | None, dtype: str) -> Finding:
         advice = "set model.dtype=bfloat16, unless the last digits matter more than speed"
         found = f"torch, because model.dtype is {dtype} and the compiled kernels take bfloat16"
         return Finding(check=check, status=Status.NOTE, found=found, advice=advice)
-    return Finding(check=check, status=Status.OK, found="compiled kernels, bfloat16")
+    found = f"compiled kernels for {path.upper()}, bfloat16"
+    if obstacle is not None:
+        advice = "decisions/native-kernels.md says what the fastest ones need"
+        found = f"{found}, because {obstacle}"
+        return Finding(check=check, status=Status.NOTE, found=found, advice=advice)
+    return Finding(check=check, status=Status.OK, found=found)
 
 
 def check_extra(check: str, module: str, extra: str) -> Finding:

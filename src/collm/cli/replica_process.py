@@ -55,6 +55,7 @@ def _run_at(
         name=name,
         base_model=config.model.served_name,
         dtype=getattr(torch, config.model.dtype),
+        quantization=config.model.quantization,
         replica=config.replica,
         memory=config.memory,
         scheduler=config.scheduler,

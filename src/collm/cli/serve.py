@@ -29,6 +29,10 @@ def serve(
         str | None,
         typer.Option(help="Base model: a folder, a .gguf file, a known name or a hub id."),
     ] = None,
+    quantization: Annotated[
+        str | None,
+        typer.Option(metavar="int8|int4", help="Round the base weights to 8 or to 4 bits."),
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one.")] = None,
     train: Annotated[
@@ -61,7 +65,12 @@ def serve(
     if print_config:
         typer.echo(config_reference(), nl=False)
         return
-    named = {"model.source": model, "server.host": host, "server.port": port}
+    named = {
+        "model.source": model,
+        "model.quantization": quantization,
+        "server.host": host,
+        "server.port": port,
+    }
     chosen = [f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None]
     config = with_replicas(load_config(config_file, [*(overrides or []), *chosen]), replicas)
     # In a cluster each replica gets its jobs from here, seeded as its own.

@@ -19,6 +19,9 @@ class ModelConfig:
     """Name that requests ask for it by; by default the last part of ``source``."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Number format of the base weights and of the keys and values."""
+    quantization: Literal["int8", "int4"] | None = None
+    """Round the base weights to 8 bits, or to 4 bits in groups of 32; null keeps ``dtype``.
+    Adapters are not rounded; each belongs to the base it was trained on, rounded or not."""
 
     def __post_init__(self) -> None:
         if not self.source:

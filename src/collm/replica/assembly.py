@@ -15,6 +15,7 @@ from collm.lora.terms import check_adapter_name
 from collm.metrics.exporter import ReplicaMetrics
 from collm.metrics.traces import NoTraces, Traces
 from collm.model.checkpoint import Checkpoint
+from collm.ops.native import library as kernels
 from collm.pacing.quanta import QuantumKind
 from collm.replica.adapters import AdapterDesk
 from collm.replica.board import Board
@@ -141,6 +142,8 @@ def _wire(
     """Make every part and start the threads."""
     if settings.replica.threads is not None:
         torch.set_num_threads(settings.replica.threads)
+    if settings.replica.kernels != "auto":
+        kernels.choose(settings.replica.kernels)
     clock, inbox, deliveries = MonotonicClock(), Inbox(), Deliveries()
     metrics = ReplicaMetrics(settings.base_model, settings.pacing)
     engine = build_engine(checkpoint, settings)
@@ -263,6 +266,7 @@ def _show(
     board.show("mixed", lambda: log.num_mixed)
     board.show("adapters", learning.learner.snapshot)
     board.show("allocation", learning.allotments.snapshot)
+    board.show("kernels", kernels.explain)
     board.show("weight_bytes", lambda: engine.decoder.weights.num_bytes)
     board.show("resident_bytes", resident_bytes)
     board.show("loop_seconds", metrics.times.seconds)

@@ -1,6 +1,7 @@
 """Configuration of a replica as a whole."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from collm.errors import ConfigError
 
@@ -13,6 +14,8 @@ class ReplicaConfig:
     """Folder of everything that outlives the process: versions, checkpoints, decisions."""
     threads: int | None = None
     """Threads that compute steps and quanta; null takes every core this process may use."""
+    kernels: Literal["auto", "avx512", "avx2", "torch"] = "auto"
+    """Kernels that compute; auto takes the fastest that were built and that this CPU runs."""
     min_promotion_interval_s: float = 5.0
     """Least time between two promotions of an adapter; each one starts its prefix cache anew."""
     max_versions: int = 20

@@ -18,6 +18,7 @@ from collm.model.checkpoint import Checkpoint
 from collm.model.decoder import Decoder
 from collm.model.tokenizer import Tokenizer
 from collm.model.weights import load_weights
+from collm.ops.native.library import explain
 from collm.pacing.budgets import Budget, make_budget
 from collm.pacing.chunking import make_prefill_limit
 from collm.pacing.cost import QuantumCostModel, StepCostModel
@@ -68,8 +69,9 @@ def build_engine(checkpoint: Checkpoint, settings: ReplicaSettings) -> EnginePar
     spec, device = checkpoint.spec, torch.device("cpu")
     memory = plan_memory(settings.memory, spec, settings.dtype, machine_bytes())
     tokenizer = Tokenizer(checkpoint.folder, spec.eos_token_ids)
-    weights = load_weights(checkpoint, spec, settings.dtype, device)
-    _log.info("weights: %d MiB as %s", weights.num_bytes >> 20, type(weights.head).__name__)
+    weights = load_weights(checkpoint, spec, settings.dtype, device, settings.quantization)
+    kind = settings.quantization or settings.dtype
+    _log.info("weights: %d MiB as %s; %s", weights.num_bytes >> 20, kind, explain())
     decoder = Decoder(spec, weights, memory.max_model_len)
     layout = lora_layout(spec, settings.lora.max_rank)
     bank = AdapterBank(layout, settings.lora.num_slots, settings.dtype, device)

@@ -62,7 +62,11 @@ def build_disk(
 ) -> DiskParts:
     """Make what reads and writes the data folder."""
     library = Library(
-        data.versions, checkpoint.spec, settings.base_model, checkpoint.digest, settings.name
+        data.versions,
+        checkpoint.spec,
+        settings.base_model,
+        checkpoint.base_digest(settings.quantization),
+        settings.name,
     )
     writer = Writer(Retention(data, inbox, settings.replica).sweep, _UPKEEP_INTERVAL_S)
     archive = Archive(data, library, inbox, writer)

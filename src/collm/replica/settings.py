@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
@@ -21,6 +22,7 @@ class ReplicaSettings:
     """Its name in a cluster."""
     base_model: str
     dtype: torch.dtype
+    quantization: Literal["int8", "int4"] | None = None
     replica: ReplicaConfig
     memory: MemoryConfig
     scheduler: SchedulerConfig

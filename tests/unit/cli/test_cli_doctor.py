@@ -31,7 +31,6 @@ from collm.lora.config import LoraConfig
 from collm.lora.layout import lora_layout
 from collm.model.checkpoint import Checkpoint
 from collm.model.config import ModelConfig
-from collm.ops.native import library as native
 from collm.replica.config import ReplicaConfig
 from collm.server.config import ServerConfig
 from factories.checkpoints import tiny_checkpoint
@@ -93,25 +92,23 @@ def test_old_python_has_to_be_fixed():
 
 
 @pytest.mark.parametrize(
-    ("obstacle", "dtype", "status", "words"),
+    ("path", "obstacle", "dtype", "status", "words"),
     [
-        (None, "bfloat16", Status.OK, "compiled kernels"),
-        (None, "float32", Status.NOTE, "model.dtype is float32"),
-        ("this CPU lacks x", "bfloat16", Status.NOTE, "torch, because this CPU lacks x"),
+        ("avx512", None, "bfloat16", Status.OK, "compiled kernels for AVX512, bfloat16"),
+        ("avx512", None, "float32", Status.NOTE, "model.dtype is float32"),
+        ("avx2", "no x", "bfloat16", Status.NOTE, "kernels for AVX2, bfloat16, because no x"),
+        ("torch", "this CPU lacks x", "bfloat16", Status.NOTE, "torch, because this CPU lacks x"),
     ],
 )
-def test_the_cpu_path_is_told_with_its_reason(obstacle, dtype, status, words):
-    finding = check_kernels(obstacle, dtype)
+def test_the_cpu_path_is_told_with_its_reason(path, obstacle, dtype, status, words):
+    finding = check_kernels(path, obstacle, dtype)
     assert finding.status is status
     assert words in finding.found
 
 
-def test_the_kernels_say_why_they_are_not_there(monkeypatch, tmp_path):
-    monkeypatch.setattr(native, "is_available", lambda: False)
-    monkeypatch.setattr(native, "__file__", str(tmp_path / "library.py"))
-    assert "not compiled" in native.obstacle()
-    (tmp_path / "_kernels.so").touch()
-    assert "lacks instructions" in native.obstacle()
+def test_chosen_kernels_are_told_as_chosen(settings):
+    _, findings, _ = examine(settings, "--set", "replica.kernels=torch")
+    assert findings["CPU path"]["found"] == "torch, because replica.kernels says so"
 
 
 def test_a_missing_extra_has_to_be_fixed(settings, monkeypatch):

@@ -86,6 +86,19 @@ def test_versions_of_another_base_are_not_served(tmp_path, tmp_path_factory, ope
     assert [card.id for card in replica.client.models()] == ["tiny"]
 
 
+def test_versions_of_the_base_before_it_was_quantized_are_not_served(
+    checkpoint, tmp_path, opened, caplog
+):
+    caplog.set_level(logging.CRITICAL)
+    publish_on_disk(checkpoint, tmp_path, 1, num_promoted=1)
+    assert loaded(opened(quantization="int8")) == set()
+
+
+def test_a_quantized_base_learns(tmp_path, opened):
+    replica = opened(learning(), quantization="int4")
+    wait_until(lambda: active(replica))
+
+
 def test_with_few_slots_active_versions_come_before_held_ones(checkpoint, tmp_path, opened):
     for adapter in ("a", "b", "c"):
         publish_on_disk(checkpoint, tmp_path, 1, 2, adapter=adapter, num_promoted=2)
