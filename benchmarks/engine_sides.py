@@ -23,6 +23,7 @@ from collm.lora.store import AdapterStore, version_id
 from collm.model.checkpoint import Checkpoint
 from collm.model.decoder import Decoder
 from collm.model.weights import load_weights
+from collm.ops.quantized import Quantization
 from collm.pacing.config import PacingConfig
 from collm.types import Request, RequestId, SamplingParams
 
@@ -49,12 +50,19 @@ class Side(Protocol):
 class CollmSide:
     """Scheduler and runner, wired as a replica wires them, without training beside them."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, adapters: dict[str, Path]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        dtype: torch.dtype,
+        adapters: dict[str, Path],
+        quantization: Quantization | None = None,
+    ) -> None:
         device = torch.device("cpu")
         checkpoint = Checkpoint(folder)
         spec = checkpoint.spec
         memory = plan_memory(MemoryConfig(), spec, dtype)
-        decoder = Decoder(spec, load_weights(checkpoint, spec, dtype, device), memory.max_model_len)
+        weights = load_weights(checkpoint, spec, dtype, device, quantization)
+        decoder = Decoder(spec, weights, memory.max_model_len)
         lora = LoraConfig()
         bank = AdapterBank(lora_layout(spec, lora.max_rank), lora.num_slots, dtype, device)
         blocks = BlockManager(memory.num_blocks, memory.block_size)

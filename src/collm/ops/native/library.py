@@ -135,7 +135,7 @@ def _choice() -> _Choice:
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """Return the loaded library, or ``None`` if it is not there, or was built from other sources."""
+    """Return the loaded library, or ``None`` if it is not there, or built from other sources."""
     for file in sorted(Path(__file__).parent.glob("_kernels*.so")):
         try:
             library = ctypes.CDLL(str(file))
