@@ -45,6 +45,8 @@ def _figures() -> dict[str, Any]:
                 "training_loss": 1.0,
                 "held_out_loss": 0.9,
                 "active_held_out_loss": 1.0,
+                "held_out_exact_match": 0.7,
+                "active_exact_match": 0.65,
             }
         },
     }

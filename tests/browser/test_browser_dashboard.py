@@ -1,6 +1,7 @@
 """The dashboard as a browser shows it. Skipped, with a reason, where there is no Chromium."""
 
 import json
+import time
 
 import pytest
 from fastapi.routing import APIRoute
@@ -92,9 +93,32 @@ def test_every_part_shows_its_facts(browser, front):
     decisions = page.text("#decision-list")
     assert "better on held-out samples" in decisions
     assert "0.500" in decisions
-    assert "clinc@3" in page.text("#adapters")
+    assert "50 % → 75 %" in decisions
+    versions = page.js(
+        "[...document.querySelectorAll('#adapters tbody tr')].map((row) => row.innerText)"
+    )
+    assert "clinc@3" in versions[0]
+    assert "63 %" in versions[0]
+    assert "63 %" not in versions[1]
     assert JOB["id"] in page.text("#job-list")
     assert "No allocation yet" in page.text("#allocation-body")
+
+
+def test_exact_match_is_drawn_where_answers_are_short_and_not_where_they_are_long(browser):
+    long, short = ShownReplica(), ShownReplica()
+    live = figures(10.0)["adapters"]["clinc"] | {
+        "held_out_exact_match": None,
+        "active_exact_match": None,
+    }
+    long.answers["/control/snapshot"] = lambda: figures(time.monotonic(), adapters={"clinc": live})
+    for replica, is_shown in ((short, True), (long, False)):
+        with dashboard_front({"r0": replica}) as front:
+            page = opened(browser, front.url)
+            page.wait_for("document.querySelectorAll('#adapters figure').length === 2")
+            page.wait_for("document.querySelector('#adapters tbody')")
+            chart = "document.querySelectorAll('#adapters figure')[1]"
+            page.wait_for(f"({chart}.offsetParent !== null) === {json.dumps(is_shown)}")
+            page.wait_for(f"{chart}.innerText.includes('63 %')" if is_shown else f"{chart}.hidden")
 
 
 def test_allocation_is_shown_with_its_reasons(browser):

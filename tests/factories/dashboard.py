@@ -16,7 +16,15 @@ DECISION = {
     "version": "clinc@3",
     "previous": "clinc@2",
     "reason": "better on held-out samples",
-    "numbers": {"candidate_loss": 0.5, "active_loss": 0.7, "evidence": 25.0, "num_samples": 64},
+    "numbers": {
+        "candidate_loss": 0.5,
+        "active_loss": 0.7,
+        "active_exact_match": 0.5,
+        "candidate_exact_match": 0.75,
+        "num_short_answers": 64,
+        "evidence": 25.0,
+        "num_samples": 64,
+    },
 }
 JOB = {
     "id": "ftjob-r0-1",

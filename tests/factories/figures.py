@@ -42,6 +42,8 @@ def figures(at_s: float, **changes: Any) -> dict[str, Any]:
                 "training_loss": 1.5,
                 "held_out_loss": 0.4,
                 "active_held_out_loss": 0.5,
+                "held_out_exact_match": 0.75,
+                "active_exact_match": 0.625,
                 "error": None,
             }
         },

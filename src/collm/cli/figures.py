@@ -13,6 +13,10 @@ def number_lines(numbers: Mapping[str, Any]) -> list[str]:
     if "active_loss" in rest and "candidate_loss" in rest:
         served, candidate = rest.pop("active_loss"), rest.pop("candidate_loss")
         lines.append(f"loss {_figure(served)} → {_figure(candidate)}")
+    if "active_exact_match" in rest and "candidate_exact_match" in rest:
+        served, candidate = rest.pop("active_exact_match"), rest.pop("candidate_exact_match")
+        count = rest.pop("num_short_answers", 0)
+        lines.append(f"exact match {served:.0%} → {candidate:.0%} of {count}")
     if "evidence" in rest and "evidence_worse" in rest:
         lines.append(f"evidence for {_figure(rest.pop('evidence'))}")
         lines.append(f"evidence against {_figure(rest.pop('evidence_worse'))}")

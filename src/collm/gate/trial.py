@@ -9,6 +9,7 @@ from typing import Any
 
 from collm.gate.config import GENERAL, GateConfig
 from collm.gate.evidence import Evidence, gain
+from collm.gate.exact_match import ExactMatch
 
 _ONE_SIDED_95 = 1.6449
 """95 % quantile of the standard normal distribution."""
@@ -39,6 +40,9 @@ class PairedLoss:
     """Mean nats per supervised token under the served version."""
     candidate: float
     """The same under the candidate."""
+    active_is_exact: bool | None = None
+    """Whether the served version gives a short answer exactly; ``None`` for a long one."""
+    candidate_is_exact: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +112,9 @@ class TrialReport:
     evidence_worse: float
     """E-value for worse."""
     slices: Mapping[str, SliceLoss]
+    active_exact: ExactMatch = ExactMatch()
+    """Shown to people; decides nothing."""
+    candidate_exact: ExactMatch = ExactMatch()
 
     def numbers(self) -> dict[str, Any]:
         """Return what the decisions table records: plain values, ``None`` for a missing mean."""
@@ -118,7 +125,17 @@ class TrialReport:
             "candidate_loss": _known(self.candidate_loss),
             "evidence": self.evidence,
             "evidence_worse": self.evidence_worse,
+            **self._exact_numbers(),
             "slices": {name: sums.numbers() for name, sums in self.slices.items()},
+        }
+
+    def _exact_numbers(self) -> dict[str, Any]:
+        if not self.candidate_exact.num_answers:
+            return {}
+        return {
+            "active_exact_match": self.active_exact.share,
+            "candidate_exact_match": self.candidate_exact.share,
+            "num_short_answers": self.candidate_exact.num_answers,
         }
 
 
@@ -146,6 +163,8 @@ class Trial:
         self._active_sum = 0.0
         self._candidate_sum = 0.0
         self._num_summed = 0
+        self._active_exact = ExactMatch()
+        self._candidate_exact = ExactMatch()
         self._is_finite = True
 
     @property
@@ -213,12 +232,16 @@ class Trial:
             evidence=self._better.peak,
             evidence_worse=self._worse.peak,
             slices=dict(self._slices),
+            active_exact=self._active_exact,
+            candidate_exact=self._candidate_exact,
         )
 
     def _add_own(self, pair: PairedLoss) -> None:
         d = gain(pair.active, pair.candidate)
         self._better.add(d)
         self._worse.add(-d)
+        self._active_exact = self._active_exact.plus(pair.active_is_exact)
+        self._candidate_exact = self._candidate_exact.plus(pair.candidate_is_exact)
         if math.isfinite(pair.active):
             self._active_sum += pair.active
             self._candidate_sum += pair.candidate

@@ -229,11 +229,24 @@ class ReplicaMetrics:
         self._learning.training_tokens.labels(adapter).inc(num_tokens)
         self._learning.training_loss.labels(adapter).set(loss)
 
-    def measured(self, adapter: str, loss: float, active_loss: float) -> None:
-        """Show the latest held-out losses of shadow and active version, in nats per token."""
+    def measured(self, adapter: str, loss: float, exact_share: float | None) -> None:
+        """Show what the shadow came to on held-out samples.
+
+        Args:
+            adapter: The adapter.
+            loss: Nats per token.
+            exact_share: Of the short answers; ``None`` without any.
+        """
         self._learning.held_out_loss.labels(adapter).set(loss)
+        if exact_share is not None:
+            self._learning.exact_match.labels(adapter).set(exact_share)
+
+    def measured_active(self, adapter: str, loss: float, exact_share: float | None) -> None:
+        """Show the same of the active version."""
         version = self._active.get(adapter, BASE)
-        self._learning.active_loss.labels(adapter, version).set(active_loss)
+        self._learning.active_loss.labels(adapter, version).set(loss)
+        if exact_share is not None:
+            self._learning.active_exact_match.labels(adapter, version).set(exact_share)
 
     def judged(self, adapter: str, verdict: str, num_samples: int) -> None:
         """Count a verdict on a candidate."""
@@ -276,6 +289,7 @@ class ReplicaMetrics:
         """Drop the series of a version that is no longer active; without any, nothing happens."""
         self._learning.active_version.remove(adapter, version)
         self._learning.active_loss.remove(adapter, version)
+        self._learning.active_exact_match.remove(adapter, version)
 
 
 def _observe_if_known(histogram: Histogram, seconds: float | None) -> None:

@@ -81,6 +81,17 @@ class LearningMetrics(MetricSet):
             "adapter",
             "version",
         )
+        self.exact_match = self.gauge(
+            "collm_held_out_exact_match_ratio",
+            "Share of held-out short answers that the shadow gives exactly, 0 to 1.",
+            "adapter",
+        )
+        self.active_exact_match = self.gauge(
+            "collm_active_exact_match_ratio",
+            "The same of the active version.",
+            "adapter",
+            "version",
+        )
         self.decisions = self.counter(
             "collm_gate_decisions_total",
             "Candidates judged, by verdict: `better`, `worse`, `not_shown`, `slice_worse`, "

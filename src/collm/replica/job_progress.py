@@ -17,6 +17,16 @@ class Quality:
     """Its standard error, as if losses varied between samples as much as they are large."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """What one side came to on held-out samples."""
+
+    loss: float
+    """Mean nats per supervised token."""
+    exact_share: float | None
+    """Of its short answers, the share that is exactly right; ``None`` without any."""
+
+
 @dataclass(slots=True)
 class JobProgress:
     """What is known of one adapter's learning; outlives its job, for people to see."""
@@ -29,10 +39,11 @@ class JobProgress:
     num_tokens: int = 0
     num_samples: int = 0
     loss: float | None = None
-    held_out_loss: float | None = None
-    active_loss: float | None = None
+    shadow: HeldOut | None = None
+    active: HeldOut | None = None
+    """What is served; ``None`` until it was measured."""
     num_measured: int = 0
-    """Held-out samples behind the two losses."""
+    """Held-out samples behind the two."""
     num_skipped: int = 0
     result: VersionId | None = None
     error: str | None = None
@@ -47,19 +58,25 @@ class JobProgress:
             "training_tokens": self.num_tokens,
             "training_samples": self.num_samples,
             "training_loss": _finite(self.loss),
-            "held_out_loss": _finite(self.held_out_loss),
-            "active_held_out_loss": _finite(self.active_loss),
+            "held_out_loss": _loss(self.shadow),
+            "active_held_out_loss": _loss(self.active),
+            "held_out_exact_match": self.shadow and self.shadow.exact_share,
+            "active_exact_match": self.active and self.active.exact_share,
             "skipped_steps": self.num_skipped,
             "error": self.error,
         }
 
     def quality(self) -> Quality | None:
         """Return the quality of what is served; ``None`` before it was measured."""
-        loss = _finite(self.active_loss)
+        loss = _loss(self.active)
         if loss is None or not self.num_measured:
             return None
         value = paper_quality(loss)
         return Quality(value, value / math.sqrt(self.num_measured))
+
+
+def _loss(side: HeldOut | None) -> float | None:
+    return None if side is None else _finite(side.loss)
 
 
 def _finite(loss: float | None) -> float | None:

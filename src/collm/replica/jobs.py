@@ -12,7 +12,7 @@ from collm.lora.store import AdapterStore
 from collm.metrics.exporter import ReplicaMetrics
 from collm.replica.archive import Archive
 from collm.replica.inbox import AddJob, CancelJob, PauseJob, ResumeJob, tell
-from collm.replica.job_progress import JobProgress, Quality
+from collm.replica.job_progress import HeldOut, JobProgress, Quality
 from collm.replica.swap import Cause, Swap
 from collm.store.data_folder import DataFolder
 from collm.store.jobs import EventKind, EventLevel, JobRecord, JobStatus
@@ -142,12 +142,12 @@ class JobDesk:
             was_skipped=report.was_skipped,
         )
 
-    def measured(self, adapter: str, loss: float, active_loss: float, num_samples: int) -> None:
-        """Note the held-out losses of the shadow and of what is served."""
+    def measured(self, adapter: str, shadow: HeldOut, active: HeldOut, num_samples: int) -> None:
+        """Note what the shadow and what is served came to on held-out samples."""
         progress = self._progress[adapter]
-        progress.held_out_loss, progress.active_loss = loss, active_loss
-        progress.num_measured = num_samples
-        self._metrics.measured(adapter, loss, active_loss)
+        progress.shadow, progress.num_measured = shadow, num_samples
+        self._metrics.measured(adapter, shadow.loss, shadow.exact_share)
+        self._measured_active(progress, adapter, active)
 
     def judged(self, adapter: str, report: TrialReport) -> None:
         """Count a verdict on a candidate of the job."""
@@ -177,6 +177,8 @@ class JobDesk:
     def follow(self, swap: Swap) -> None:
         """Let training go on from what is served now; if it cannot, serving goes on alone."""
         adapter = swap.adapter
+        if adapter in self._progress:
+            self._progress[adapter].active = None  # it was of the version before
         if not self.is_training(adapter):
             return
         match swap.cause:
@@ -228,6 +230,10 @@ class JobDesk:
         assert state is not None
         progress.result = swap.version
         numbers = dict(swap.numbers)
+        if (loss := numbers.get("candidate_loss")) is not None:
+            active = HeldOut(loss, numbers.get("candidate_exact_match"))
+            progress.num_measured = numbers.get("num_samples", 0)
+            self._measured_active(progress, swap.adapter, active)
         step = int(numbers.get("step", progress.step))
         job_id, version = progress.job_id, swap.version
         metrics = {"full_valid_loss": numbers.get("candidate_loss"), **numbers}
@@ -241,6 +247,10 @@ class JobDesk:
                 swap.adapter, version, state, swap.previous, swap.previous_state
             ),
         )
+
+    def _measured_active(self, progress: JobProgress, adapter: str, active: HeldOut) -> None:
+        progress.active = active
+        self._metrics.measured_active(adapter, active.loss, active.exact_share)
 
     def _restart(self, adapter: str, active: VersionId | None) -> None:
         state = None if active is None else self._adapters.state(active)

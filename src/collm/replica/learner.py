@@ -18,6 +18,7 @@ from collm.replica.inbox import (
     ResumeJob,
     RoundMessage,
 )
+from collm.replica.job_progress import HeldOut
 from collm.replica.jobs import JobDesk
 from collm.replica.promotions import Promotions
 from collm.replica.round_member import RoundMember
@@ -92,7 +93,8 @@ class Learner:
                 case TrainReport():
                     self._jobs.count_step(event)
                 case BaselineReport():
-                    self._jobs.measured(event.adapter, event.loss, event.loss, event.num_samples)
+                    side = HeldOut(event.loss, event.exact.share)
+                    self._jobs.measured(event.adapter, side, side, event.num_samples)
                 case HeldOutReport():
                     self._judge(event)
                 case TrainingSnapshot():
@@ -181,7 +183,13 @@ class Learner:
         self._jobs.pause(message)
 
     def _judge(self, event: HeldOutReport) -> None:
-        self._jobs.measured(event.adapter, event.loss, event.active_loss, event.num_samples)
+        report = event.report
+        self._jobs.measured(
+            event.adapter,
+            HeldOut(report.candidate_loss, report.candidate_exact.share),
+            HeldOut(report.active_loss, report.active_exact.share),
+            report.num_samples,
+        )
         self._jobs.judged(event.adapter, event.report)
         numbers = {"step": event.step, **event.report.numbers()}
         self._jobs.note(
@@ -207,7 +215,12 @@ class Learner:
         before, after = event.loss_before, event.loss_after
         text = f"round {event.number}: {event.num_tokens} tokens upon {event.base or 'nothing yet'}"
         if before is not None and after is not None:
-            self._jobs.measured(event.adapter, after, before, event.num_measured)
+            self._jobs.measured(
+                event.adapter,
+                HeldOut(after, event.exact_after.share),
+                HeldOut(before, event.exact_before.share),
+                event.num_measured,
+            )
             text += f", held-out loss {before:.4f} to {after:.4f} on {event.num_measured} samples"
         self._jobs.note(event.adapter, "info", text)
 

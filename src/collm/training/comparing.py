@@ -10,7 +10,7 @@ from collm.gate.trial import PairedLoss, SliceLoss
 from collm.lora.state import AdapterState
 from collm.pacing.quanta import Quantum
 from collm.training.corpus import Corpus
-from collm.training.measuring import Meter
+from collm.training.measuring import MeanLoss, Measured, Meter, mean_of, paired
 from collm.training.microbatch import pack
 from collm.training.passes import Operand
 from collm.training.samples import TokenSample
@@ -36,27 +36,13 @@ class Comparison:
 
 @dataclass(slots=True)
 class Side:
-    """An adapter to be measured, and its losses so far."""
+    """An adapter to be measured, and what was found so far."""
 
     state: AdapterState
-    losses: dict[str, float] = field(default_factory=dict)
+    measured: dict[str, Measured] = field(default_factory=dict)
     """By sample id."""
     operand: Operand | None = None
     """Where it can be measured, once it was staged."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeanLoss:
-    """A mean over an adapter's own samples, general text left out."""
-
-    loss: float
-    """Nats per supervised token; infinite if it is not finite on some sample."""
-    num_samples: int
-
-    @property
-    def finite(self) -> float | None:
-        """The loss, or ``None`` if it is not finite."""
-        return self.loss if math.isfinite(self.loss) else None
 
 
 class Comparer:
@@ -73,7 +59,7 @@ class Comparer:
         self._meter = meter
         self._rotation = Rotation(rotate_share)
         self._order: list[str] = []
-        self._known: dict[VersionId | None, dict[str, float]] = {}
+        self._known: dict[VersionId | None, dict[str, Measured]] = {}
 
     def side(self, version: VersionId | None, state: AdapterState) -> Side:
         """Return a version to be measured, with what is known of its losses."""
@@ -104,11 +90,10 @@ class Comparer:
         """Measure both sides on the same samples; ``goes_on`` is asked between micro-batches."""
         samples = yield from self._each(active, candidate, max_samples, goes_on)
         return tuple(
-            PairedLoss(
-                sample_id=sample.sample_id,
-                slice=sample.slice,
-                active=active.losses[sample.sample_id],
-                candidate=candidate.losses[sample.sample_id],
+            paired(
+                sample,
+                active.measured[sample.sample_id],
+                candidate.measured[sample.sample_id],
             )
             for sample in samples
         )
@@ -142,11 +127,10 @@ class Comparer:
         return measured
 
     def _add(self, side: Side, samples: Sequence[TokenSample]) -> Generator[Quantum, None, None]:
-        unknown = [sample for sample in samples if sample.sample_id not in side.losses]
+        unknown = [sample for sample in samples if sample.sample_id not in side.measured]
         if unknown:
             side.operand = side.operand or (yield from self._meter.stage(side.state))
-            losses = yield from self._meter.losses(pack(unknown), side.operand)
-            side.losses.update(losses)
+            side.measured |= yield from self._meter.measure(pack(unknown), side.operand)
 
     def _ids(self) -> list[str]:
         if not self._order:
@@ -159,10 +143,13 @@ class Comparer:
         return [sample for sample in found if sample is not None]
 
 
-def mean_of(losses: Sequence[float]) -> MeanLoss:
-    """Return the mean of at least one loss."""
-    is_finite = all(map(math.isfinite, losses))
-    return MeanLoss(math.fsum(losses) / len(losses) if is_finite else math.inf, len(losses))
+def means_of(pairs: Sequence[PairedLoss]) -> tuple[MeanLoss, MeanLoss] | tuple[None, None]:
+    """Return the means of what was served and of the candidates; neither without pairs."""
+    if not pairs:
+        return None, None
+    active = [Measured(pair.active, pair.active_is_exact) for pair in pairs]
+    candidate = [Measured(pair.candidate, pair.candidate_is_exact) for pair in pairs]
+    return mean_of(active), mean_of(candidate)
 
 
 def is_surely_worse(pairs: Iterable[PairedLoss]) -> bool:

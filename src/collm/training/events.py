@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from collm.gate.exact_match import ExactMatch
 from collm.gate.trial import PairedLoss, TrialReport
 from collm.lora.state import AdapterState
 from collm.types import GradientSums, VersionId
@@ -39,6 +40,8 @@ class BaselineReport:
     loss: float
     """Mean over samples of the cross-entropy per supervised token, in nats; infinite if broken."""
     num_samples: int
+    exact: ExactMatch = ExactMatch()
+    """Of the short answers among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +127,9 @@ class RoundTrained:
     """The same, on the same samples, under ``state``."""
     num_measured: int
     """Samples behind the losses."""
+    exact_before: ExactMatch = ExactMatch()
+    """Of the short answers among them, under the base."""
+    exact_after: ExactMatch = ExactMatch()
     is_complete: bool
     """Whether the round's tokens were used up."""
     gradient: GradientSums = GradientSums()

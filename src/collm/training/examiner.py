@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from collm.gate.allowance import Allowance
 from collm.gate.config import GENERAL, GateConfig
@@ -11,7 +11,7 @@ from collm.gate.trial import Trial, Verdict
 from collm.lora.state import AdapterState
 from collm.pacing.quanta import Quantum
 from collm.training.corpus import Corpus
-from collm.training.measuring import Meter
+from collm.training.measuring import MeanLoss, Measured, Meter, mean_of
 from collm.training.microbatch import MicroBatch, num_packed_rows, pack
 from collm.training.open_trial import FinishedTrial, OpenTrial
 from collm.training.passes import Operand
@@ -23,15 +23,6 @@ first figure, and soon over."""
 
 _PADDING = 8
 """One row in so many is allowed for filling micro-batches up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Baseline:
-    """What is served, measured by itself."""
-
-    loss: float
-    """Mean over the adapter's own samples of nats per supervised token; infinite if broken."""
-    num_samples: int
 
 
 class Examiner:
@@ -54,8 +45,8 @@ class Examiner:
         self._rotation = Rotation(config.rotate_share)
         self._order: list[str] = []
         """Held-out samples as the next trial reads them; empty until somebody asks."""
-        self._active: dict[str, float] = {}
-        """Loss of what is served on each held-out sample measured so far."""
+        self._active: dict[str, Measured] = {}
+        """What is served on each held-out sample measured so far."""
         self._open: OpenTrial | None = None
         self._num_worse = 0
         # Twice: for the served version alone, and for the first candidate.
@@ -117,8 +108,11 @@ class Examiner:
         samples = next(self._meter.batches(self._remaining(self._open)), ())
         return self.affords(self._cost(samples))
 
-    def baseline(self) -> Generator[Quantum, None, Baseline]:
-        """Measure what is served on the samples that the next trial begins with."""
+    def baseline(self) -> Generator[Quantum, None, MeanLoss]:
+        """Measure what is served on the samples that the next trial begins with.
+
+        Losses are of the adapter's own samples, infinite if broken; general text is counted too.
+        """
         served: Operand | None = None
         wanted = self._wanted(_BASELINE_TRIALS * self._config.min_samples)
         for samples in self._meter.batches(self._samples([sample.sample_id for sample in wanted])):
@@ -130,12 +124,12 @@ class Examiner:
             served = served or (yield from self._meter.stage(self._served))
             self._active |= yield from self._measure(batch, served)
         own = [
-            loss
-            for sample_id, loss in self._active.items()
+            found
+            for sample_id, found in self._active.items()
             if (sample := self._corpus.held_out(sample_id)) and sample.slice != GENERAL
         ]
-        mean = math.fsum(own) / len(own) if own and all(map(math.isfinite, own)) else math.inf
-        return Baseline(mean, len(self._active))
+        mean = mean_of(own) if own else MeanLoss(math.inf, 0)
+        return replace(mean, num_samples=len(self._active))
 
     def begin(self, candidate: AdapterState, step: int) -> None:
         """Begin to compare a candidate, a copy that nobody changes, with what is served.
@@ -169,7 +163,7 @@ class Examiner:
             if is_decided:
                 break
         self._open = None
-        self._rotation.advance(trial.losses)
+        self._rotation.advance(trial.measured)
         report = trial.trial.report()
         self._num_worse = self._num_worse + 1 if report.verdict is Verdict.WORSE else 0
         if report.verdict is Verdict.BETTER:
@@ -179,7 +173,7 @@ class Examiner:
     def _hand_out(self, trial: OpenTrial) -> None:
         """Note that a candidate is to be served: its losses are known."""
         self._served = trial.candidate
-        self._active = trial.losses
+        self._active = trial.measured
         self.begin_anew()
 
     def _compare(
@@ -191,7 +185,7 @@ class Examiner:
             trial.served = trial.served or (yield from self._meter.stage(self._served))
             self._active |= yield from self._measure(unknown, trial.served)
         trial.operand = trial.operand or (yield from self._meter.stage(trial.candidate))
-        trial.losses |= yield from self._measure(pack(samples), trial.operand)
+        trial.measured |= yield from self._measure(pack(samples), trial.operand)
 
     def _is_decided(self, trial: OpenTrial, samples: Sequence[TokenSample]) -> bool:
         for sample in samples:
@@ -207,9 +201,9 @@ class Examiner:
 
     def _measure(
         self, batch: MicroBatch, operand: Operand
-    ) -> Generator[Quantum, None, dict[str, float]]:
+    ) -> Generator[Quantum, None, dict[str, Measured]]:
         self.spend(batch.num_tokens)
-        return (yield from self._meter.losses(batch, operand))
+        return (yield from self._meter.measure(batch, operand))
 
     def _unknown(self, samples: Sequence[TokenSample]) -> MicroBatch | None:
         """Return those samples on which what is served was not measured yet."""

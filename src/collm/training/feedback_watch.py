@@ -8,7 +8,7 @@ from typing import Any
 from collm.gate.watch import Watch
 from collm.lora.state import AdapterState
 from collm.pacing.quanta import Quantum
-from collm.training.measuring import Meter
+from collm.training.measuring import Measured, Meter
 from collm.training.microbatch import MicroBatch, pack
 from collm.training.samples import TokenSample
 
@@ -68,13 +68,13 @@ class FeedbackWatch:
 
     def compare(self, batch: MicroBatch) -> Generator[Quantum, None, None]:
         """Measure both versions on ``batch``."""
-        losses: list[dict[str, float]] = []
+        found: list[dict[str, Measured]] = []
         for state in (self._active, self._previous):
             operand = yield from self._meter.stage(state)
-            losses.append((yield from self._meter.losses(batch, operand)))
-        active, previous = losses
+            found.append((yield from self._meter.measure(batch, operand)))
+        active, previous = found
         for sample_id in batch.sample_ids:
-            self._watch.add(active[sample_id], previous[sample_id])
+            self._watch.add(active[sample_id].loss, previous[sample_id].loss)
 
     def _next_samples(self) -> list[TokenSample]:
         room = self._meter.max_tokens

@@ -18,7 +18,6 @@ from collm.pacing.quanta import Quantum, QuantumKind
 from collm.training.config import JobConfig
 from collm.training.corpus import Corpus
 from collm.training.events import (
-    BaselineReport,
     HeldOutReport,
     JobFinished,
     Regression,
@@ -277,14 +276,7 @@ class Job:
             self._examiner.begin(self._state.shadow.state(), self.num_steps)
         elif self._corpus.num_held_out:
             found = yield from self._examiner.baseline()
-            self.events.append(
-                BaselineReport(
-                    adapter=self.name,
-                    step=self.num_steps,
-                    loss=found.loss,
-                    num_samples=found.num_samples,
-                )
-            )
+            self.events.append(found.report(self.name, self.num_steps))
 
     def _go_on_with_trial(self) -> Program:
         """Read on in the open trial, and act on what it found if it is over."""

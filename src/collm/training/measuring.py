@@ -1,21 +1,83 @@
 """Losses of samples under an adapter that does not learn, as quanta."""
 
-from collections.abc import Generator, Iterable, Iterator
+import math
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
+from collm.gate.exact_match import MAX_ANSWER_TOKENS, ExactMatch, exact_of
+from collm.gate.trial import PairedLoss
 from collm.lora.bank import AdapterBank
 from collm.lora.state import AdapterState
 from collm.model.decoder import Decoder
 from collm.model.layers import Target
 from collm.pacing.quanta import Quantum, QuantumKind
+from collm.training.events import BaselineReport
 from collm.training.microbatch import MicroBatch
 from collm.training.passes import Operand, Pass
 from collm.training.samples import TokenSample
 
 _MAX_LOSS_ROWS = 256
 _MIN_LOSS_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One sample under one adapter."""
+
+    loss: float
+    """Mean nats per supervised token."""
+    is_exact: bool | None
+    """Whether greedy decoding would give its answer, and end there: each of its tokens is the most
+    likely one after those before it. ``None`` for an answer too long to be judged so."""
+
+
+def paired(sample: TokenSample, active: Measured, candidate: Measured) -> PairedLoss:
+    """Return one sample under both sides, as the gate takes it."""
+    return PairedLoss(
+        sample_id=sample.sample_id,
+        slice=sample.slice,
+        active=active.loss,
+        candidate=candidate.loss,
+        active_is_exact=active.is_exact,
+        candidate_is_exact=candidate.is_exact,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MeanLoss:
+    """A mean over an adapter's own samples, general text left out."""
+
+    loss: float
+    """Nats per supervised token; infinite if it is not finite on some sample."""
+    num_samples: int
+    exact: ExactMatch = ExactMatch()
+    """Of the short answers among them."""
+
+    @property
+    def finite(self) -> float | None:
+        """The loss, or ``None`` if it is not finite."""
+        return self.loss if math.isfinite(self.loss) else None
+
+    def report(self, adapter: str, step: int) -> BaselineReport:
+        """Return it as what is told of what is served."""
+        return BaselineReport(
+            adapter=adapter,
+            step=step,
+            loss=self.loss,
+            num_samples=self.num_samples,
+            exact=self.exact,
+        )
+
+
+def mean_of(found: Sequence[Measured]) -> MeanLoss:
+    """Return the mean over at least one sample."""
+    losses = [one.loss for one in found]
+    is_finite = all(map(math.isfinite, losses))
+    mean = math.fsum(losses) / len(losses) if is_finite else math.inf
+    return MeanLoss(mean, len(losses), exact_of(one.is_exact for one in found))
 
 
 class QuantumSizes(Protocol):
@@ -92,11 +154,21 @@ class Meter:
 
         return operand
 
-    def losses(
+    def measure(
         self, batch: MicroBatch, operand: Operand
-    ) -> Generator[Quantum, None, dict[str, float]]:
-        """Return mean nats per supervised token of each sample, by id."""
+    ) -> Generator[Quantum, None, dict[str, Measured]]:
+        """Return what is found about each sample, by id."""
         max_loss_rows = self._limits.max_loss_rows(QuantumKind.EVALUATE_LOSS)
         run = Pass(self._decoder, batch, self._adapter, max_loss_rows)
         yield from run.evaluate(operand)
-        return dict(zip(batch.sample_ids, run.loss.means(), strict=True))
+        found = zip(
+            batch.sample_ids,
+            run.loss.means(),
+            run.loss.num_tokens.tolist(),
+            run.loss.num_wrong.tolist(),
+            strict=True,
+        )
+        return {
+            sample_id: Measured(loss, num_wrong == 0 if num_tokens <= MAX_ANSWER_TOKENS else None)
+            for sample_id, loss, num_tokens, num_wrong in found
+        }

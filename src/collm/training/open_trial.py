@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from collm.gate.trial import PairedLoss, Trial, TrialReport
+from collm.gate.trial import Trial, TrialReport
 from collm.lora.state import AdapterState
+from collm.training.measuring import Measured, paired
 from collm.training.passes import Operand
 from collm.training.samples import TokenSample
 
@@ -20,8 +21,8 @@ class OpenTrial:
     """Ids of held-out samples as the trial reads them."""
     num_read: int = 0
     """Of these, how many it has read."""
-    losses: dict[str, float] = field(default_factory=dict)
-    """The candidate's, by sample id."""
+    measured: dict[str, Measured] = field(default_factory=dict)
+    """The candidate on each sample read, by its id."""
     operand: Operand | None = None
     """The candidate as it is measured; staged when first asked for."""
     served: Operand | None = None
@@ -32,17 +33,10 @@ class OpenTrial:
         """Samples that were not read yet."""
         return self.order[self.num_read :]
 
-    def add(self, sample: TokenSample, active_loss: float) -> None:
+    def add(self, sample: TokenSample, active: Measured) -> None:
         """Count one sample, on which the candidate was measured before."""
         self.num_read = self.order.index(sample.sample_id, self.num_read) + 1
-        self.trial.add(
-            PairedLoss(
-                sample_id=sample.sample_id,
-                slice=sample.slice,
-                active=active_loss,
-                candidate=self.losses[sample.sample_id],
-            )
-        )
+        self.trial.add(paired(sample, active, self.measured[sample.sample_id]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,9 @@ class LossSums:
     """Summed cross-entropy of each sample [num_samples], in nats."""
     num_tokens: Tensor
     """Supervised tokens of each sample [num_samples]."""
+    num_wrong: Tensor
+    """Those of each sample [num_samples] that greedy decoding would not choose; evaluation alone
+    counts them."""
 
     def means(self) -> list[float]:
         """Return each sample's cross-entropy per supervised token."""
@@ -64,7 +67,7 @@ class Pass:
         self._hidden = torch.empty(0)
         num_samples = len(batch.lengths)
         counts = torch.bincount(batch.sample_of_target, minlength=num_samples)
-        self.loss = LossSums(torch.zeros(num_samples), counts)
+        self.loss = LossSums(torch.zeros(num_samples), counts, torch.zeros_like(counts))
 
     def learn(self, shadow: Shadow, activations: Activations) -> Iterator[Quantum]:
         """Add the gradient of the summed loss, samples weighted, to ``shadow.gradient``."""
@@ -143,14 +146,16 @@ class Pass:
         with torch.no_grad():
             logprobs = weights.head.forward(normed.detach()).float().log_softmax(dim=-1)
             losses = -logprobs.gather(1, targets.unsqueeze(1)).squeeze(1)
-            self.loss.total.index_add_(0, self._batch.sample_of_target[first:last], losses)
+            samples = self._batch.sample_of_target[first:last]
+            self.loss.total.index_add_(0, samples, losses)
             if not wants_gradient:
+                is_wrong = logprobs.argmax(dim=-1) != targets
+                self.loss.num_wrong.index_add_(0, samples, is_wrong.to(torch.int64))
                 return hidden
             probs = logprobs.exp_()
             probs.scatter_add_(1, targets.unsqueeze(1), -torch.ones_like(losses).unsqueeze(1))
             d_normed = weights.head_gradient.input_grad(probs.to(normed.dtype))
-            sample_weights = self._batch.weights[self._batch.sample_of_target[first:last]]
-            d_normed = (d_normed * sample_weights.unsqueeze(1)).to(normed.dtype)
+            d_normed = (d_normed * self._batch.weights[samples].unsqueeze(1)).to(normed.dtype)
         (d_hidden,) = torch.autograd.grad(normed, hidden, d_normed)
         return d_hidden
 

@@ -9,16 +9,16 @@ from collections.abc import Generator, Mapping, Sequence
 from torch import Tensor
 
 from collm.gate.config import GENERAL, GateConfig
+from collm.gate.exact_match import ExactMatch
 from collm.gate.trial import PairedLoss
 from collm.lora.state import AdapterState
 from collm.model.decoder import Decoder
 from collm.pacing.quanta import Quantum, QuantumKind
 from collm.training.base_version import BaseVersion, fresh_state
-from collm.training.comparing import Comparer, Comparison, Side, is_surely_worse, mean_of
+from collm.training.comparing import Comparer, Comparison, Side, is_surely_worse, means_of
 from collm.training.config import JobConfig
 from collm.training.corpus import Corpus
 from collm.training.events import (
-    BaselineReport,
     Compared,
     RoundFailed,
     RoundTrained,
@@ -281,21 +281,20 @@ class RoundJob:
     def _measure_base(self) -> Program:
         """Measure what is served, if it is not known from comparisons."""
         yield self._stage_quantum(0)
-        known = self._comparer.mean(self._base.version)
-        if known is None or known.num_samples < _BASELINE_SAMPLES:
+        if not self._is_base_known():
             side = self._comparer.side(self._base.version, self._base.state)
             yield from self._comparer.measure(side, _BASELINE_SAMPLES)
-            known = self._comparer.mean(self._base.version)
+        self._tell_baseline()
+
+    def _is_base_known(self) -> bool:
+        known = self._comparer.mean(self._base.version)
+        enough = min(_BASELINE_SAMPLES, self._corpus.num_held_out)
+        return known is not None and known.num_samples >= enough
+
+    def _tell_baseline(self) -> None:
         self._is_baseline_due = False
-        if known is not None:
-            self.events.append(
-                BaselineReport(
-                    adapter=self.name,
-                    step=self.num_steps,
-                    loss=known.loss,
-                    num_samples=known.num_samples,
-                )
-            )
+        if (known := self._comparer.mean(self._base.version)) is not None:
+            self.events.append(known.report(self.name, self.num_steps))
 
     def _rebase(self, new: BaseVersion) -> Program:
         """Carry over to ``new`` what was learned and is not in it."""
@@ -315,6 +314,8 @@ class RoundJob:
             self._gained.reported = None
         self._base, self._new_base = new, None
         self._is_baseline_due = True
+        if self._is_base_known():  # from when it was a candidate
+            self._tell_baseline()
         self._snapshots.outdated()
 
     def _copy(self) -> Generator[Quantum, None, int]:
@@ -343,8 +344,7 @@ class RoundJob:
     ) -> None:
         """End a round with what there is."""
         own = [pair for pair in pairs if pair.slice != GENERAL]
-        before = mean_of([pair.active for pair in own]) if own else None
-        after = mean_of([pair.candidate for pair in own]) if own else None
+        before, after = means_of(own)
         self.events.append(
             RoundTrained(
                 adapter=self.name,
@@ -356,6 +356,8 @@ class RoundJob:
                 loss_before=before.finite if before else None,
                 loss_after=after.finite if after else None,
                 num_measured=len(own),
+                exact_before=before.exact if before else ExactMatch(),
+                exact_after=after.exact if after else ExactMatch(),
                 is_complete=self._is_used_up(open_round),
                 gradient=self._gained.unreported.gradient,
             )

@@ -105,7 +105,8 @@ def test_training_progress_is_kept_per_adapter(metrics):
     metrics.training_step("clinc", 100, 2.5)
     metrics.training_step("clinc", 50, 1.5)
     metrics.training_step("snips", 10, 3.0)
-    metrics.measured("clinc", 1.75, 2.0)
+    metrics.measured("clinc", 1.75, 0.5)
+    metrics.measured_active("clinc", 2.0, 0.25)
     assert value(metrics, "collm_training_tokens_total", adapter="clinc") == 150
     assert value(metrics, "collm_optimizer_steps_total", adapter="clinc") == 2
     assert value(metrics, "collm_training_loss", adapter="clinc") == 1.5
@@ -113,6 +114,14 @@ def test_training_progress_is_kept_per_adapter(metrics):
     assert value(metrics, "collm_held_out_loss", adapter="clinc") == 1.75
     labels = {"adapter": "clinc", "version": "base"}
     assert value(metrics, "collm_active_held_out_loss", **labels) == 2.0
+    assert value(metrics, "collm_held_out_exact_match_ratio", adapter="clinc") == 0.5
+    assert value(metrics, "collm_active_exact_match_ratio", **labels) == 0.25
+
+
+def test_without_short_answers_no_share_of_them_is_exported(metrics):
+    metrics.measured("clinc", 1.75, None)
+    metrics.measured_active("clinc", 2.0, None)
+    assert not [name for name, _ in read(metrics) if "exact_match" in name]
 
 
 def test_queue_and_cache_show_the_latest_state(metrics):
@@ -167,13 +176,13 @@ def test_adapters_asked_for_are_one_series_whatever_their_combination(metrics, w
 
 
 def test_versions_come_and_go_and_leave_no_series_behind(metrics):
-    metrics.measured("clinc", 2.0, 3.0)
+    metrics.measured_active("clinc", 3.0, 0.0)
     metrics.promoted("clinc", VersionId("clinc@1"), "learned")
-    metrics.measured("clinc", 1.9, 2.0)
+    metrics.measured_active("clinc", 2.0, 0.5)
     before = len(read(metrics))
     for number in range(2, 500):
         metrics.promoted("clinc", VersionId(f"clinc@{number}"), "learned")
-        metrics.measured("clinc", 1.0, 1.5)
+        metrics.measured_active("clinc", 1.5, 0.5)
     assert len(read(metrics)) == before
     labels = {"adapter": "clinc", "version": "clinc@499"}
     assert value(metrics, "collm_active_held_out_loss", **labels) == 1.5

@@ -335,7 +335,21 @@ def test_progress_adds_up_and_holds_only_what_json_can():
         "training_loss": None,
         "held_out_loss": None,
         "active_held_out_loss": None,
+        "held_out_exact_match": None,
+        "active_exact_match": None,
         "promotions": 0,
         "skipped_steps": 1,
         "error": None,
     }
+
+
+def test_loss_shown_of_what_is_served_is_never_that_of_the_version_before():
+    world = World()
+    world.learn(1, loss=1.5)
+    world.turn()
+    assert world.learner.snapshot()["a"]["active"] == "a@1"
+    assert world.learner.snapshot()["a"]["active_held_out_loss"] == 1.5
+    world.ask(2, 9)
+    world.turn()
+    assert world.learner.snapshot()["a"]["active"] == "a@2"
+    assert world.learner.snapshot()["a"]["active_held_out_loss"] is None

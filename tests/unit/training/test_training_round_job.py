@@ -1,6 +1,7 @@
 """An adapter that is learned together: trains for rounds, reports, follows what is served."""
 
 from math import inf, isfinite, nan
+from statistics import fmean
 
 import pytest
 import torch
@@ -344,6 +345,19 @@ def test_what_was_measured_as_candidate_is_known_when_it_is_served(decoder):
     assert QuantumKind.EVALUATE_FORWARD not in kinds
     assert num_before < 2
     assert len(found.pairs) == len(HELD_OUT)
+
+
+def test_version_that_was_measured_as_candidate_is_reported_before_the_next_round_ends(decoder):
+    world = World(decoder)
+    world.train(1)
+    candidate = random_state(decoder, 4, seed=3)
+    found = compare(world, decoder, candidate)
+    base = version(1, candidate, "r0")
+    world.trainer.adopt("a", base)
+    world.begin(2, max_tokens=400, base=base)
+    world.events += run_until(world.trainer, lambda events: bool(reports(events)))
+    baseline = world.of(BaselineReport)[-1]
+    assert baseline.loss == pytest.approx(fmean(pair.candidate for pair in found.pairs))
 
 
 def snapshot(world):

@@ -159,6 +159,8 @@ def _learning(stretches: Mapping[str, Stretch]) -> dict[str, dict[str, Any]]:
                 "served": learning.served_loss,
                 "shadow": learning.shadow_loss,
                 "training": learning.training_loss,
+                "served_exact": learning.served_exact,
+                "shadow_exact": learning.shadow_exact,
                 "step": learning.step,
                 "status": learning.status,
                 "tokens": learning.num_tokens,

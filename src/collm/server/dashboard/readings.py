@@ -25,6 +25,9 @@ class Learning:
     shadow_loss: float | None
     """Held-out loss of what is being trained."""
     training_loss: float | None
+    served_exact: float | None
+    """Share of held-out short answers that what is served gives exactly."""
+    shadow_exact: float | None
     step: int
     status: str | None
     """The job's; ``None`` without a job."""
@@ -112,6 +115,8 @@ def _learning(row: Mapping[str, Any]) -> Learning:
         served_loss=_maybe(row.get("active_held_out_loss")),
         shadow_loss=_maybe(row.get("held_out_loss")),
         training_loss=_maybe(row.get("training_loss")),
+        served_exact=_maybe(row.get("active_exact_match")),
+        shadow_exact=_maybe(row.get("held_out_exact_match")),
         step=int(row.get("step") or 0),
         status=None if status is None else str(status),
         num_tokens=int(row.get("training_tokens") or 0),

@@ -48,18 +48,22 @@ class Panel {
     this.store = store;
     this.name = name;
     this.onRollback = onRollback;
-    this.chart = new Chart({ title: "Held-out loss", sub: "nats per token", format: loss,
-      isTall: true, series: [] });
+    this.charts = {
+      loss: new Chart({ title: "Held-out loss", sub: "nats per token", format: loss,
+        isTall: true, series: [] }),
+      exact: new Chart({ title: "Exact match", sub: "share of held-out short answers",
+        format: percent, isTall: true, range: () => [0, 1.04], series: [] }),
+    };
     this.head = el("div", { class: "card-head" });
     this.versions = el("div", {});
     this.element = el("article", { class: "stack", "aria-label": `Adapter ${name}` },
-      el("div", { class: "card" }, this.head, this.chart.element),
+      el("div", { class: "card" }, this.head, el("div", { class: "grid charts" },
+        Object.values(this.charts).map((chart) => chart.element))),
       el("div", { class: "card" }, this.versions));
-    this.chart.element.classList.add("plain");
   }
 
   remove() {
-    this.chart.remove();
+    for (const chart of Object.values(this.charts)) chart.remove();
     this.element.remove();
   }
 
@@ -72,17 +76,27 @@ class Panel {
     const learning = store.latest?.learning[name] ?? {};
     const replicas = store.replicas().filter((replica) => replica in learning).slice(0, MAX_LINES);
     const isAlone = replicas.length === 1;
-    this.chart.setSeries(replicas.flatMap((replica, place) => [
+    const marks = this.marks();
+    this.draw(this.charts.loss, tier, replicas, isAlone, ["served", "shadow"], marks);
+    // Without short answers there is nothing to say about them.
+    const hasExact = this.draw(this.charts.exact, tier, replicas, isAlone,
+      ["served_exact", "shadow_exact"], marks);
+    this.charts.exact.element.hidden = !hasExact;
+    this.showHead(learning);
+  }
+
+  /** Draw two figures of each replica; return whether there is any. */
+  draw(chart, tier, replicas, isAlone, [served, shadow], marks) {
+    chart.setSeries(replicas.flatMap((replica, place) => [
       { label: isAlone ? "served" : `${replica} served`, colour: COLOURS[place], width: 2,
         isStep: true },
       { label: isAlone ? "in training" : `${replica} in training`, colour: COLOURS[place],
         width: 1.25, dash: [5, 3], isStep: true },
     ]));
-    this.chart.update([store.times(tier), ...replicas.flatMap((replica) => [
-      store.learning(tier, name, replica, "served"),
-      store.learning(tier, name, replica, "shadow"),
-    ])], this.marks());
-    this.showHead(learning);
+    const columns = replicas.flatMap((replica) => [served, shadow].map(
+      (figure) => this.store.learning(tier, this.name, replica, figure)));
+    chart.update([this.store.times(tier), ...columns], marks);
+    return columns.some((column) => column.some((value) => value !== null));
   }
 
   /** Moments that changed what is served, oldest first. */
@@ -136,15 +150,18 @@ class Panel {
     show(this.versions, table(
       `Versions of ${this.name}, newest first; ratings are the mean of the latest feedback`, [
       { name: "Version" }, { name: "State" }, { name: "Held-out loss", kind: "number" },
-      { name: "User rating", kind: "number" }, { name: "Published", kind: "tight" },
+      { name: "Exact match", kind: "number" }, { name: "User rating", kind: "number" }, { name: "Published", kind: "tight" },
       { name: "Rank", kind: "number" },
     ], facts.versions.map((one) => {
-      const numbers = promoted.get(one.version) ?? {};
+      const then = promoted.get(one.version) ?? {};
+      const now = measured.get(one.version) ?? { loss: then.candidate_loss,
+        exact: then.candidate_exact_match };
       const rating = this.store.facts.ratings[one.version];
       return [
         one.version,
         el("span", {}, stateOf(one, refused), one.is_pinned ? [" ", chip("pinned")] : null),
-        loss(measured.get(one.version) ?? numbers.candidate_loss),
+        loss(now.loss),
+        percent(now.exact),
         rating ? `${percent(rating.mean)} of ${rating.num}` : "–",
         moment(one.published_at_s),
         String(one.rank),

@@ -1,7 +1,7 @@
 // Tables of what happened: rounds, gate decisions, jobs.
 
 import { byId, chip, el, empty, show, table } from "./dom.js";
-import { duration, integer, loss, moment, number, signed } from "./format.js";
+import { duration, integer, loss, moment, number, percent, signed } from "./format.js";
 
 const ROUND_KINDS = { done: ["✓", "good"], refused: ["✕", "warn"], abandoned: ["✕", "bad"] };
 const MEMBER_KINDS = { reported: ["✓", "good"], open: ["…", ""], late: ["!", "warn"] };
@@ -70,10 +70,12 @@ export function showDecisions(facts) {
   const rows = facts.adapters.flatMap(({ decisions }) => decisions)
     .sort((one, other) => other.decided_at_s - one.decided_at_s).slice(0, 40);
   const hasReplicas = facts.replicas !== null;
+  const hasExact = rows.some(({ numbers }) => known(numbers.candidate_exact_match));
   const columns = [
     { name: "When", kind: "tight" }, { name: "Decision" }, { name: "Adapter" },
     ...(hasReplicas ? [{ name: "Replica" }] : []),
     { name: "Candidate loss", kind: "number" }, { name: "Served loss", kind: "number" },
+    ...(hasExact ? [{ name: "Exact match", kind: "number" }] : []),
     { name: "Evidence", kind: "number" }, { name: "Samples", kind: "number" },
     { name: "Why", kind: "wide" },
   ];
@@ -81,10 +83,10 @@ export function showDecisions(facts) {
     ? empty("The gate has not decided anything yet.")
     : el("div", { class: "card" }, table(
       "Latest decisions; evidence is the e-value for better, loss in nats per token", columns,
-      rows.map((row) => decisionRow(row, hasReplicas)))));
+      rows.map((row) => decisionRow(row, hasReplicas, hasExact)))));
 }
 
-function decisionRow(decision, hasReplicas) {
+function decisionRow(decision, hasReplicas, hasExact) {
   const { decided_at_s: at, kind, adapter, version, replica, reason, numbers } = decision;
   return [
     moment(at),
@@ -94,11 +96,15 @@ function decisionRow(decision, hasReplicas) {
     known(numbers.candidate_loss) ? loss(numbers.candidate_loss)
       : known(numbers.increase) ? signed(numbers.increase) : "–",
     loss(numbers.active_loss),
+    ...(hasExact ? [exactChange(numbers)] : []),
     known(numbers.evidence) ? number(numbers.evidence, 1) : "–",
     integer(numbers.num_samples),
     reason,
   ];
 }
+
+const exactChange = ({ active_exact_match: served, candidate_exact_match: candidate }) =>
+  (known(candidate) ? `${percent(served)} → ${percent(candidate)}` : "–");
 
 // Jobs
 

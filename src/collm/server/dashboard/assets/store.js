@@ -65,14 +65,14 @@ export class Store {
     return [...new Set([...named, ...Object.keys(this.latest?.learning ?? {})])].sort();
   }
 
-  /** The held-out loss measured last of each version of an adapter, in the frames here. */
+  /** What was measured last of each version of an adapter, in the frames here. */
   measured(adapter) {
     const found = new Map();
     for (const tier of [...this.tiers].reverse()) {
       for (const frame of tier.frames) {
         for (const one of Object.values(frame.learning[adapter] ?? {})) {
           if (one.version && one.served !== null) {
-            found.set(one.version, one.served);
+            found.set(one.version, { loss: one.served, exact: one.served_exact });
           }
         }
       }
