@@ -121,6 +121,19 @@ def test_exact_match_is_drawn_where_answers_are_short_and_not_where_they_are_lon
             page.wait_for(f"{chart}.innerText.includes('63 %')" if is_shown else f"{chart}.hidden")
 
 
+def test_job_with_an_end_shows_how_much_of_it_is_done(browser):
+    replica = ShownReplica()
+    replica.answers["/v1/fine_tuning/jobs"] = lambda: listing({**JOB, "continuous": False})
+    live = figures(10.0)["adapters"]["clinc"] | {"done_share": 0.4, "step": 12}
+    replica.answers["/control/snapshot"] = lambda: figures(
+        time.monotonic(), adapters={"clinc": live}
+    )
+    with dashboard_front({"r0": replica}) as front:
+        page = opened(browser, front.url)
+        page.wait_for("document.querySelector('#job-list').innerText.includes('40 %, step 12')")
+        assert page.js("document.querySelector('#job-list progress').value") == 0.4
+
+
 def test_allocation_is_shown_with_its_reasons(browser):
     def allocate(server):
         async def show_allocation(replica: str | None = None):

@@ -45,6 +45,8 @@ class JobProgress:
     num_measured: int = 0
     """Held-out samples behind the two."""
     num_skipped: int = 0
+    done_share: float | None = None
+    """Of a job that has an end; ``None`` before its first step here."""
     result: VersionId | None = None
     error: str | None = None
     """Why the adapter learns no more."""
@@ -55,6 +57,7 @@ class JobProgress:
             "job": self.job_id,
             "status": str(self.status),
             "step": self.step,
+            "done_share": self.done_share,
             "training_tokens": self.num_tokens,
             "training_samples": self.num_samples,
             "training_loss": _finite(self.loss),

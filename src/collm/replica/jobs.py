@@ -126,7 +126,7 @@ class JobDesk:
     def count_step(self, report: TrainReport) -> None:
         """Count an optimizer step."""
         progress = self._progress[report.adapter]
-        progress.step = report.step
+        progress.step, progress.done_share = report.step, report.done_share
         progress.num_tokens += report.num_tokens
         progress.num_trained_tokens += report.num_tokens
         progress.num_samples += report.num_samples

@@ -19,11 +19,13 @@ from collm.server.listing import list_response
 from collm.server.openapi import body_schema, query_schema
 from collm.server.parsing import parse_query, read_as
 from collm.server.service import Service, service_of
-from collm.store.jobs import JobCheckpoint, JobEvent, JobRecord
+from collm.store.jobs import JobCheckpoint, JobEvent, JobRecord, JobStatus
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs")
 
 _METADATA = re.compile(r"metadata\[(.*)\]", re.DOTALL)
+_LEAST_PROGRESS = 0.02
+"""Share done before which its pace says nothing."""
 _OPENAI_HYPERPARAMETERS = ("n_epochs", "batch_size", "learning_rate_multiplier")
 
 
@@ -156,13 +158,15 @@ def _job(service: Service, job: JobRecord) -> dict[str, Any]:
     }
     hyperparameters = {**dict.fromkeys(_OPENAI_HYPERPARAMETERS, "auto"), **chosen}
     is_served = job.status.has_ended and job.result is not None
+    progress = _done_share(service, job)
     return {
         "id": job.job_id,
         "object": "fine_tuning.job",
         "created_at": int(job.created_at_s),
         "started_at": _seconds(job.started_at_s),
         "finished_at": _seconds(job.finished_at_s),
-        "estimated_finish": None,
+        "estimated_finish": _estimated_finish(service, job, progress),
+        "progress": progress,
         "status": str(job.status),
         "error": None if job.error is None else dict(job.error),
         "model": service.replica.base_model,
@@ -183,6 +187,22 @@ def _job(service: Service, job: JobRecord) -> dict[str, Any]:
         "metadata": dict(job.metadata),
         "organization_id": "collm",
     }
+
+
+def _done_share(service: Service, job: JobRecord) -> float | None:
+    """Return the share of a job that is done, as far as that is known."""
+    if job.status.has_ended:
+        return 1.0 if job.status is JobStatus.SUCCEEDED else None
+    live = service.replica.snapshot().get("adapters", {}).get(job.adapter, {})
+    return live.get("done_share") if live.get("job") == job.job_id else None
+
+
+def _estimated_finish(service: Service, job: JobRecord, progress: float | None) -> int | None:
+    """Return when a job ends if it goes on as so far, pauses included."""
+    if progress is None or progress < _LEAST_PROGRESS or job.status is not JobStatus.RUNNING:
+        return None
+    now_s, began_s = service.wall_time_s(), job.started_at_s or job.created_at_s
+    return int(now_s + (now_s - began_s) * (1.0 - progress) / progress)
 
 
 def _event(event: JobEvent) -> dict[str, Any]:

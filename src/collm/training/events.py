@@ -29,6 +29,8 @@ class TrainReport:
     """Whether a non-finite gradient was thrown away instead of applied."""
     gradient: GradientSums = GradientSums()
     """How far the gradients of its micro-batches lie apart; empty if there was but one."""
+    done_share: float | None = None
+    """Share of the job that is done; ``None`` for one without an end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

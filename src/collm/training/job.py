@@ -6,6 +6,7 @@ jobs can share a trainer and a micro-batch can be dropped without a trace.
 """
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -213,6 +214,19 @@ class Job:
         total_steps = self.config.total_steps
         return self._stream.has_ended or (total_steps is not None and self.num_steps >= total_steps)
 
+    def _done_share(self) -> float | None:
+        """Return how much of the job is done, by whichever of its ends is nearer."""
+        total_steps = self.config.total_steps
+        shares = [
+            share
+            for share in (
+                self._stream.done_share,
+                None if total_steps is None else min(1.0, self.num_steps / total_steps),
+            )
+            if share is not None
+        ]
+        return max(shares, default=None)
+
     def _can_evaluate(self) -> bool:
         if self._is_over() and not self._has_finished:
             return True  # The last evaluation is owed, whatever it costs.
@@ -246,7 +260,7 @@ class Job:
     def _step(self) -> Program:
         """Apply the accumulated gradient."""
         report = yield from self._learning.step()
-        self.events.append(report)
+        self.events.append(replace(report, done_share=self._done_share()))
         self._is_ahead = True
         if self.num_steps % self.config.evaluate_every == 0:
             self._is_evaluation_due = True

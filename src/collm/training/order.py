@@ -48,6 +48,12 @@ class Order:
         self._settle()
         return self._place
 
+    @property
+    def dealt_share(self) -> float:
+        """Share of this epoch's samples that were dealt."""
+        self._settle()
+        return self._next / len(self._ids) if self._ids else 0.0
+
     def seek(self, place: Place) -> None:
         """Go on from ``place``."""
         if place.epoch != self._place.epoch:

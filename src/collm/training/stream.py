@@ -87,6 +87,13 @@ class SampleStream:
         """Whether all passes are over."""
         return self._num_epochs is not None and self._own.place.epoch >= self._num_epochs
 
+    @property
+    def done_share(self) -> float | None:
+        """Share of all passes that was dealt; ``None`` if they never end."""
+        if self._num_epochs is None:
+            return None
+        return min(1.0, (self._own.place.epoch + self._own.dealt_share) / self._num_epochs)
+
     def fits(self, max_tokens: int) -> bool:
         """Return whether ``next`` would keep to ``max_tokens``; call it only while ``has_next``."""
         samples = self._corpus.training.samples

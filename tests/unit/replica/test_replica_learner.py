@@ -330,6 +330,7 @@ def test_progress_adds_up_and_holds_only_what_json_can():
         "job": JOB,
         "status": "running",
         "step": 2,
+        "done_share": None,
         "training_tokens": 60,
         "training_samples": 4,
         "training_loss": None,

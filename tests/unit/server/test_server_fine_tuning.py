@@ -1,4 +1,5 @@
 import asyncio
+import time
 
 import httpx
 import openai
@@ -37,8 +38,14 @@ def served(uploads):
 
 
 @pytest.fixture(scope="module")
-def server(uploads, served):
-    with running_server(fake_backends(uploads=uploads, fine_tuning=served)) as running:
+def replica():
+    return FakeReplica()
+
+
+@pytest.fixture(scope="module")
+def server(uploads, served, replica):
+    backends = fake_backends(replica, uploads=uploads, fine_tuning=served)
+    with running_server(backends) as running:
         yield running
 
 
@@ -91,6 +98,29 @@ def test_job_is_created_as_asked(client, jobs, file_id):
     assert job.method.supervised.hyperparameters.n_epochs == 3
     assert job.metadata == {"team": "a"}
     assert client.fine_tuning.jobs.retrieve(job.id) == job
+
+
+def test_job_under_way_says_how_far_it_is_and_when_it_may_end(http, jobs, replica, monkeypatch):
+    job = jobs.add_job(adapter="support", started_at_s=time.time() - 100.0)
+    live = {"job": job.job_id, "done_share": 0.25}
+    monkeypatch.setattr(replica, "snapshot", lambda: {"adapters": {"support": live}})
+    shown = http.get(f"{JOBS}/{job.job_id}").json()
+    assert shown["progress"] == 0.25
+    assert shown["estimated_finish"] == pytest.approx(time.time() + 300.0, abs=10.0)
+    live["done_share"] = 0.01  # too early to tell
+    shown = http.get(f"{JOBS}/{job.job_id}").json()
+    assert (shown["progress"], shown["estimated_finish"]) == (0.01, None)
+    live["job"] = "another"
+    assert http.get(f"{JOBS}/{job.job_id}").json()["progress"] is None
+
+
+def test_only_a_job_that_succeeded_is_done(http, jobs):
+    shown = [
+        http.get(f"{JOBS}/{jobs.add_job(adapter='a', status=status).job_id}").json()
+        for status in (JobStatus.SUCCEEDED, JobStatus.CANCELLED)
+    ]
+    assert [job["progress"] for job in shown] == [1.0, None]
+    assert [job["estimated_finish"] for job in shown] == [None, None]
 
 
 def test_hyperparameters_may_stand_in_their_older_place(client, jobs, file_id):

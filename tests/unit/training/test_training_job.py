@@ -174,6 +174,18 @@ def test_a_job_of_some_passes_finishes_after_them(decoder: Decoder) -> None:
     assert [type(event) for event in events[-2:]] == [HeldOutReport, JobFinished]
 
 
+def test_a_job_with_an_end_says_how_much_of_it_is_done(decoder: Decoder) -> None:
+    samples = make_samples([15] * 8, seed=3)
+    passes = job_config(num_epochs=2, tokens_per_step=60, replay_share=0.0)
+    events = run_until(trainer_of(make_job(decoder, passes, training=samples)), lambda _: False)
+    assert [report.done_share for report in reports(events)] == [0.25, 0.5, 0.75, 1.0]
+    some_steps = job_config(total_steps=4, num_epochs=100)
+    events = run_until(trainer_of(make_job(decoder, some_steps)), lambda _: False)
+    assert [report.done_share for report in reports(events)] == [0.25, 0.5, 0.75, 1.0]
+    endless = run_until(trainer_of(make_job(decoder)), steps(1))
+    assert [report.done_share for report in reports(endless)] == [None]
+
+
 def test_a_finished_job_that_is_restored_finishes_again(decoder: Decoder) -> None:
     config = job_config(num_epochs=1)
     trainer = trainer_of(make_job(decoder, config))

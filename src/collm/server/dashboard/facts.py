@@ -22,6 +22,7 @@ NUM_DECISIONS = 40
 NUM_VERSIONS = 30
 """Versions shown of each adapter."""
 NUM_JOBS = 20
+_PACE = ("progress", "estimated_finish")
 NUM_EXPLAINED = 16
 """Replicas whose part of the allocation is explained."""
 NUM_RATINGS = 100
@@ -95,7 +96,7 @@ class Facts:
                 for name, found in zip(names, history, strict=True)
             ],
             "ratings": _ratings((feedback or {}).get("data", [])),
-            "jobs": None if jobs is None else jobs["data"],
+            "jobs": None if jobs is None else [_without_pace(job) for job in jobs["data"]],
             "rounds": rounds,
             "allocation": allocation,
             "explanations": await self._explanations(allocation),
@@ -156,6 +157,11 @@ def _versions(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     newest = sorted(found.values(), key=lambda one: one["published_at_s"] or 0.0, reverse=True)
     is_active = [one for one in newest[NUM_VERSIONS:] if one["active_on"]]
     return newest[:NUM_VERSIONS] + is_active
+
+
+def _without_pace(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job without what changes at every look: the frames say it."""
+    return {name: value for name, value in job.items() if name not in _PACE}
 
 
 def _ratings(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

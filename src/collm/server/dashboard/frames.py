@@ -162,6 +162,7 @@ def _learning(stretches: Mapping[str, Stretch]) -> dict[str, dict[str, Any]]:
                 "served_exact": learning.served_exact,
                 "shadow_exact": learning.shadow_exact,
                 "step": learning.step,
+                "done": learning.done_share,
                 "status": learning.status,
                 "tokens": learning.num_tokens,
             }

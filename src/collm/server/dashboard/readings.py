@@ -29,6 +29,8 @@ class Learning:
     """Share of held-out short answers that what is served gives exactly."""
     shadow_exact: float | None
     step: int
+    done_share: float | None
+    """Of a job that has an end."""
     status: str | None
     """The job's; ``None`` without a job."""
     num_tokens: int
@@ -118,6 +120,7 @@ def _learning(row: Mapping[str, Any]) -> Learning:
         served_exact=_maybe(row.get("active_exact_match")),
         shadow_exact=_maybe(row.get("held_out_exact_match")),
         step=int(row.get("step") or 0),
+        done_share=_maybe(row.get("done_share")),
         status=None if status is None else str(status),
         num_tokens=int(row.get("training_tokens") or 0),
     )

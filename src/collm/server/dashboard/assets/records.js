@@ -125,13 +125,12 @@ export function showJobs(facts, frame) {
 function jobRow(job, frame, hasReplicas) {
   const here = frame?.learning[job.adapter] ?? {};
   const live = job.finished_at === null ? here[job.replica] ?? Object.values(here)[0] : undefined;
-  const steps = job.hyperparameters.max_steps;
   const step = live?.step;
   const progress = job.continuous ? `step ${integer(step)}, goes on with its data`
-    : known(steps) && known(step)
+    : known(live?.done)
       ? el("span", {}, el("progress",
-        { max: steps, value: step, "aria-label": `${job.adapter} steps` }),
-        ` ${integer(step)} of ${integer(steps)}`)
+        { max: 1, value: live.done, "aria-label": `${job.adapter}, share done` }),
+        ` ${percent(live.done)}, step ${integer(step)}`)
       : known(step) ? `step ${integer(step)}` : "–";
   return [
     job.adapter,
