@@ -8,7 +8,7 @@ import typer
 from collm.cli.adapter_folder import check_target, export_to, opened
 from collm.cli.adapter_tables import history_table, versions_table
 from collm.cli.api_client import DEFAULT_URL, AsJson, Url, connect, segment
-from collm.cli.listing import print_json, print_table
+from collm.cli.listing import print_json, print_table, say
 from collm.cli.waiting import waiting
 from collm.types import BASE
 
@@ -71,37 +71,39 @@ def history(
 
 
 @app.command(epilog="Example: `collm adapters promote support@3`.")
-def promote(version: Version, url: Url = DEFAULT_URL) -> None:
+def promote(version: Version, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Serve a version from now on; requests in flight keep theirs."""
     with connect(url) as client, waiting(f"promoting {version}"):
         found = client.post("/adapters/promote", {"version": version})
-    typer.echo(f"{found['version']} is active")
+    say(found, f"{found['version']} is active", as_json=as_json)
 
 
 @app.command(epilog="Example: `collm adapters rollback support`.")
-def rollback(name: Name, url: Url = DEFAULT_URL) -> None:
+def rollback(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Return an adapter to the version before its active one: from its first, to the base."""
     with connect(url) as client:
         found = client.post("/adapters/rollback", {"adapter": name})
     # Other versions are named after the adapter already.
     prefix = f"{name}: " if found["version"] == BASE else ""
-    typer.echo(f"{prefix}{found['version']} is active")
+    say(found, f"{prefix}{found['version']} is active", as_json=as_json)
+    for replica, reason in (found.get("missed") or {}).items():
+        typer.echo(f"{replica} was not reached, and follows when it is back: {reason}", err=True)
 
 
 @app.command(epilog="Example: `collm adapters pin support@3`.")
-def pin(version: Version, url: Url = DEFAULT_URL) -> None:
+def pin(version: Version, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Keep a version loaded and on disk, however many newer ones come."""
     with connect(url) as client:
-        client.post("/adapters/pin", {"version": version})
-    typer.echo(f"{version} is pinned")
+        found = client.post("/adapters/pin", {"version": version})
+    say(found, f"{version} is pinned", as_json=as_json)
 
 
 @app.command(epilog="Example: `collm adapters unpin support@3`.")
-def unpin(version: Version, url: Url = DEFAULT_URL) -> None:
+def unpin(version: Version, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Let a pinned version go once newer ones have taken its place."""
     with connect(url) as client:
-        client.post("/adapters/unpin", {"version": version})
-    typer.echo(f"{version} is not pinned")
+        found = client.post("/adapters/unpin", {"version": version})
+    say(found, f"{version} is not pinned", as_json=as_json)
 
 
 @app.command(epilog="Example: `collm adapters export support@3 ./support`.")
@@ -128,9 +130,10 @@ def import_(
         bool, typer.Option("--promote/--no-promote", help="Whether to serve it at once.")
     ] = True,
     url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
 ) -> None:
     """Upload a PEFT folder as an adapter's next version; prints the version."""
     with opened(folder) as files, connect(url) as client, waiting(f"sending {folder}"):
         fields = {"name": name, "promote": "true" if promote else "false"}
         found = client.upload("/adapters/import", fields, files)
-    typer.echo(found["version"])
+    say(found, found["version"], as_json=as_json)

@@ -19,7 +19,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 Url = Annotated[
     str, typer.Option("--url", envvar="COLLM_URL", metavar="URL", help="Address of the server.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 _CONNECT_TIMEOUT_S = 5.0
 # A promotion may wait for a slot, and an upload is checked before it is answered.

@@ -1,13 +1,13 @@
 """``collm files``: the training files on a running server."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.filesize import decimal
 
 from collm.cli.api_client import DEFAULT_URL, ApiClient, AsJson, Url, connect, segment
-from collm.cli.listing import cell, local_time, print_json, print_table, table_of
+from collm.cli.listing import cell, local_time, print_json, print_table, say, table_of
 from collm.cli.waiting import opened_with_bar
 from collm.errors import DataError
 
@@ -50,25 +50,28 @@ def add(
         Path, typer.Argument(metavar="FILE", help="Chat-format JSONL, a sample per line.")
     ],
     url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
 ) -> None:
     """Check and upload a training file; prints its id."""
     with connect(url) as client:
-        typer.echo(upload(client, path))
+        found = upload(client, path)
+    say(found, found["id"], as_json=as_json)
 
 
 @app.command(epilog="Example: `collm files delete file-0123456789abcdef01234567`.")
 def delete(
     file_id: Annotated[str, typer.Argument(metavar="ID", help="An id from `collm files list`.")],
     url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
 ) -> None:
     """Delete a file that no unfinished job uses."""
     with connect(url) as client:
-        client.delete(f"/v1/files/{segment(file_id)}")
-    typer.echo(f"{file_id} is deleted")
+        found = client.delete(f"/v1/files/{segment(file_id)}")
+    say(found, f"{file_id} is deleted", as_json=as_json)
 
 
-def upload(client: ApiClient, path: Path) -> str:
-    """Upload a training file; return its id.
+def upload(client: ApiClient, path: Path) -> dict[str, Any]:
+    """Upload a training file; return what the server says of it.
 
     Raises:
         DataError: The file cannot be read.
@@ -76,9 +79,8 @@ def upload(client: ApiClient, path: Path) -> str:
     """
     try:
         with opened_with_bar(path, f"sending {path.name}") as content:
-            found = client.upload(
+            return client.upload(
                 "/v1/files", {"purpose": "fine-tune"}, {"file": (path.name, content)}
             )
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    return str(found["id"])

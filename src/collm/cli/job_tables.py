@@ -15,12 +15,13 @@ _SAID_ELSEWHERE = ("object", "organization_id", "method")
 
 def jobs_table(jobs: Sequence[Mapping[str, Any]]) -> Table:
     """Return a row per job, in the order of the API: newest first."""
-    table = table_of("job", "adapter", "status", "created", "tokens", "latest version")
+    table = table_of("job", "adapter", "status", "done", "created", "tokens", "latest version")
     for job in jobs:
         values = (
             job["id"],
             job.get("adapter"),
             job["status"],
+            _percent(job.get("progress")),
             local_time(job["created_at"]),
             _count(job.get("trained_tokens")),
             job.get("version"),
@@ -37,6 +38,8 @@ def job_rows(job: Mapping[str, Any]) -> list[tuple[str, Any]]:
             continue
         if key in _TIMES:
             value = local_time(value)
+        elif key == "progress":
+            value = _percent(value)
         elif isinstance(value, Mapping):
             value = pairs(value)
         rows.append((key, value))
@@ -55,6 +58,28 @@ def events_table(events: Sequence[Mapping[str, Any]]) -> Table:
         )
         table.add_row(*map(cell, values))
     return table
+
+
+def event_line(event: Mapping[str, Any]) -> str:
+    """Return an event as a line of a log."""
+    level = "" if event["level"] == "info" else f"{event['level']}: "
+    return cell(f"{local_time(event['created_at'])} {level}{event['message']}").plain
+
+
+def pace(job: Mapping[str, Any]) -> str:
+    """Return how far a job is, in a few words."""
+    words = [f"{job.get('adapter')}: {job['status']}"]
+    if (share := job.get("progress")) is not None:
+        words.append(f"{share:.0%}")
+    if (tokens := job.get("trained_tokens")) is not None:
+        words.append(f"{tokens:,} tokens")
+    if (finish := job.get("estimated_finish")) is not None:
+        words.append(f"done about {local_time(finish)}")
+    return ", ".join(words)
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.0%}"
 
 
 def _count(number: int | None) -> str | None:

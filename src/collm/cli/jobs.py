@@ -7,9 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from collm.cli.api_client import DEFAULT_URL, ApiClient, AsJson, ServerError, Url, connect, segment
+from collm.cli.exit_codes import ExitCode
 from collm.cli.files import upload
 from collm.cli.job_tables import events_table, job_rows, jobs_table
-from collm.cli.listing import print_json, print_object, print_table
+from collm.cli.job_watch import follow, latest_open, outcome
+from collm.cli.listing import print_json, print_object, print_table, say
 from collm.errors import ConfigError
 
 app = typer.Typer(
@@ -17,7 +19,7 @@ app = typer.Typer(
     epilog=(
         "Examples: `collm jobs create --name support --train support.jsonl`, "
         "`collm jobs create --name support --continuous`, `collm jobs list`, "
-        "`collm jobs events ftjob-0123456789abcdef01234567`."
+        "`collm jobs watch`."
     ),
     no_args_is_help=True,
     add_completion=False,
@@ -26,7 +28,11 @@ app = typer.Typer(
 JobId = Annotated[str, typer.Argument(metavar="ID", help="An id from `collm jobs list`.")]
 Limit = Annotated[int, typer.Option(min=1, help="Most rows shown, newest first.")]
 
+AsJsonLines = Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")]
+
 _JOBS = "/v1/fine_tuning/jobs"
+_MAX_LOOKED_AT = 100
+"""Jobs among which the newest open one is looked for."""
 
 
 @app.command(name="list", epilog="Example: `collm jobs list --json`.")
@@ -97,6 +103,7 @@ def create(
         typer.Option(metavar="KEY=VALUE", help="A note kept with the job; several times."),
     ] = None,
     url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
 ) -> None:
     """Start a fine-tuning job; prints its id."""
     if train is None and not continuous:
@@ -116,25 +123,25 @@ def create(
         }
         body = {"model": model, **files, **options}
         job = client.post(_JOBS, {key: value for key, value in body.items() if _is_given(value)})
-    typer.echo(job["id"])
+    say(job, job["id"], as_json=as_json)
 
 
 @app.command(epilog="Example: `collm jobs cancel ftjob-0123456789abcdef01234567`.")
-def cancel(job_id: JobId, url: Url = DEFAULT_URL) -> None:
+def cancel(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """End a job; the versions that it published stay."""
-    _act(url, job_id, "cancel")
+    _act(url, job_id, "cancel", as_json=as_json)
 
 
 @app.command(epilog="Example: `collm jobs pause ftjob-0123456789abcdef01234567`.")
-def pause(job_id: JobId, url: Url = DEFAULT_URL) -> None:
+def pause(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Let a job rest, so that others and serving get its time."""
-    _act(url, job_id, "pause")
+    _act(url, job_id, "pause", as_json=as_json)
 
 
 @app.command(epilog="Example: `collm jobs resume ftjob-0123456789abcdef01234567`.")
-def resume(job_id: JobId, url: Url = DEFAULT_URL) -> None:
+def resume(job_id: JobId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Let a paused job go on where it was."""
-    _act(url, job_id, "resume")
+    _act(url, job_id, "resume", as_json=as_json)
 
 
 @app.command(epilog="Example: `collm jobs events ftjob-0123456789abcdef01234567 --limit 5`.")
@@ -150,10 +157,33 @@ def events(
     print_table(events_table(rows), empty="Nothing happened to it yet.", has_more=has_more)
 
 
-def _act(url: str, job_id: str, verb: str) -> None:
+@app.command(epilog="Examples: `collm jobs watch`, `collm jobs watch ID --json`.")
+def watch(
+    job_id: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="Without it, the newest job that has not ended."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Most earlier events shown first.")] = 10,
+    url: Url = DEFAULT_URL,
+    as_json: AsJsonLines = False,
+) -> None:
+    """Show what happens to a job as it happens, until it ends; Ctrl-C leaves it alone.
+
+    Ends with 0 if the job succeeded, with 1 if it failed or was cancelled.
+    """
+    with connect(url) as client:
+        found = job_id or latest_open(client.list_objects(_JOBS, limit=_MAX_LOOKED_AT)[0])
+        path = f"{_JOBS}/{segment(found)}"
+        job = follow(client, path, num_before=limit, as_json=as_json)
+    typer.echo(outcome(job), err=True)
+    if job["status"] != "succeeded":
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _act(url: str, job_id: str, verb: str, *, as_json: bool) -> None:
     with connect(url) as client:
         job = client.post(f"{_JOBS}/{segment(job_id)}/{verb}")
-    typer.echo(f"{job['id']} is {job['status']}")
+    say(job, f"{job['id']} is {job['status']}", as_json=as_json)
 
 
 def _base_model(client: ApiClient) -> str:
@@ -168,7 +198,7 @@ def _file_id(client: ApiClient, given: str | None) -> str | None:
     """Return the id of a file that is uploaded already, or upload it now."""
     if given is None or (given.startswith("file-") and not Path(given).exists()):
         return given
-    return upload(client, Path(given))
+    return str(upload(client, Path(given))["id"])
 
 
 def _is_given(value: Any) -> bool:

@@ -37,6 +37,14 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def say(answer: Any, text: str, *, as_json: bool) -> None:
+    """Print what came of a command: the answer for scripts, a line for people."""
+    if as_json:
+        print_json(answer)
+    else:
+        typer.echo(text)
+
+
 def print_table(table: Table, *, empty: str, has_more: bool = False) -> None:
     """Print a table, or ``empty`` where it has no rows."""
     if table.row_count == 0:
