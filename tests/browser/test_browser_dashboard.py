@@ -1,6 +1,7 @@
 """The dashboard as a browser shows it. Skipped, with a reason, where there is no Chromium."""
 
 import json
+import threading
 import time
 
 import pytest
@@ -9,6 +10,7 @@ from fastapi.routing import APIRoute
 from factories.browser import CHROMIUM, running_browser
 from factories.dashboard import ALLOCATION, EXPLANATION, JOB, ShownReplica, listing, version_row
 from factories.dashboard_front import dashboard_front
+from factories.dashboard_history import fill
 from factories.fake_replica import FakeReplica
 from factories.figures import figures
 from factories.server_thread import running_server
@@ -270,6 +272,60 @@ def test_range_can_be_chosen_by_keyboard(browser, front):
     page.js("document.querySelector('#ranges input').focus()")
     page.press("ArrowRight")
     assert page.js("document.querySelector('#ranges input:checked').value") == "1"
+
+
+def legend_of(page, figure):
+    """The values that a chart's legend shows, by name."""
+    return page.js(
+        f"Object.fromEntries([...document.querySelectorAll({json.dumps(figure + ' .legend li')})]"
+        ".map((it) => [it.querySelector('span').innerText, it.querySelector('b').innerText]))"
+    )
+
+
+@pytest.fixture(scope="module")
+def filled_front():
+    with dashboard_front() as front:
+        done = threading.Event()
+        front.call(lambda server: (fill(server.app.state.dashboard.history), done.set()))
+        assert done.wait(10)
+        yield front
+
+
+GOODPUT = "#service-charts figure:nth-child(3)"
+LOSS = "#adapters figure:nth-child(1)"
+
+
+@pytest.mark.parametrize("tier", [1, 2], ids=["hour", "day"])
+def test_an_hour_and_a_day_are_shown_from_end_to_end(browser, filled_front, tier):
+    page = opened(browser, filled_front.url)
+    page.wait_for("document.querySelectorAll('#replicas figure').length === 2")
+    page.click(f"#ranges input[value='{tier}']")
+    for share, goodput in ((0.0, 0.0), (0.5, 0.5), (1.0, 1.0)):
+        page.hover(f"{GOODPUT} .u-over", share)
+        shown = float(legend_of(page, GOODPUT)["requests/s"])
+        assert shown == pytest.approx(goodput, abs=0.02)
+    page.hover(f"{LOSS} .u-over", 0.25)
+    shown = legend_of(page, LOSS)
+    assert float(shown["r0 served"]) == pytest.approx(1.75, abs=0.02)
+    assert shown["r1 served"] == shown["r0 served"]
+    page.hover(f"{LOSS} .u-over", 0.5)
+    assert legend_of(page, LOSS)["r1 served"] == "–"
+    assert page.js("document.documentElement.scrollWidth") <= 1280
+    assert page.errors == []
+
+
+def test_hours_of_frames_do_not_grow_the_page(browser, filled_front):
+    page = opened(browser, filled_front.url)
+    counted = page.js(
+        """import('/dashboard/assets/store.js').then(({ Store }) => {
+             const store = new Store();
+             const tier = { period_s: 1, num_frames: 300, frames: [] };
+             store.setHistory({ fields: [], tiers: [tier] });
+             for (let at = 0; at < 20000; at++) store.addFrame({ tier: 0, frame: { at } });
+             return [store.tiers[0].frames.length, store.latest.at];
+           })"""
+    )
+    assert counted == [300, 19_999]
 
 
 def test_first_tab_leads_past_the_header(browser, front):

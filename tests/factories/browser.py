@@ -147,6 +147,18 @@ class Page:
     def click(self, selector: str) -> None:
         self.js(f"document.querySelector({json.dumps(selector)}).click()")
 
+    def hover(self, selector: str, share: float) -> None:
+        """Move the pointer onto an element, at this share of its width."""
+        place = f"document.querySelector({json.dumps(selector)})"
+        self.js(f"{place}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        box = self.js(
+            "(({x, y, width, height}) => ({x, y, width, height}))"
+            f"({place}.getBoundingClientRect())"
+        )
+        x = box["x"] + min(max(share * box["width"], 1.0), box["width"] - 1.0)
+        y = box["y"] + box["height"] / 2
+        self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
     def type(self, selector: str, text: str) -> None:
         """Replace what a field holds, as a person would."""
         self.js(f"document.querySelector({json.dumps(selector)}).select()")
