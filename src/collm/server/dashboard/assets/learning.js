@@ -33,6 +33,7 @@ export class LearningView {
       if (!this.panels.has(name)) {
         this.panels.set(name, new Panel(this.store, name, this.onRollback));
         this.place.append(this.panels.get(name).element);
+        if (this.store.facts !== null) this.panels.get(name).showFacts();
       }
       this.panels.get(name).update(tier);
     }
