@@ -33,8 +33,8 @@ class RoundConfig:
     max_rounds: int | None = None
     """Rounds, abandoned ones not counted, after which learning together ends; null never ends."""
     gate: GateConfig = GateConfig(max_samples=128)
-    """When an aggregate replaces what is served; error, min_samples, max_samples and the bounds are
-    used."""
+    """When an aggregate replaces what is served; error, min_samples, max_samples, min_slice_samples
+    and the bounds are used."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

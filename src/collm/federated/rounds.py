@@ -193,6 +193,8 @@ class SliceSums:
     """Samples on which both losses are finite."""
     sum_d: float
     sum_d2: float
+    sum_active: float = 0.0
+    """Sum of the active version's losses on them."""
 
     def __post_init__(self) -> None:
         """Check that some differences could have these sums."""
@@ -201,6 +203,8 @@ class SliceSums:
         check_field(
             self, "sum_d2", math.isfinite(self.sum_d2) and self.sum_d2 >= 0.0, "finite and >= 0"
         )
+        is_loss = math.isfinite(self.sum_active) and self.sum_active >= 0.0
+        check_field(self, "sum_active", is_loss, "finite and >= 0")
         # Cauchy and Schwarz, with room for rounding in the member's sums.
         least = self.sum_d * (self.sum_d / self.n) if self.n else self.sum_d**2
         is_possible = self.sum_d2 >= least * (1.0 - 1e-6) - 1e-12
@@ -214,7 +218,13 @@ class SliceSums:
     def from_json(cls, value: object) -> Self:
         """Read sums; raises ``RoundError`` naming the field that is wrong."""
         fields = Fields(cls.__name__, value, cls.__slots__)
-        return cls(fields.integer("n"), fields.number("sum_d"), fields.number("sum_d2"))
+        return cls(
+            fields.integer("n"),
+            fields.number("sum_d"),
+            fields.number("sum_d2"),
+            # Members of before it was told get no share of it added to their slices' bounds.
+            fields.optional_number("sum_active") or 0.0,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,26 +56,26 @@ def judge(reports: Iterable[GateReport], config: GateConfig) -> GateDecision:
 
     It is when a paired one-sided z-test over all samples says better, and neither a slice over all
     members nor a member over all its slices got worse past its bound: a candidate that helps most
-    sites must not ruin one. General text has a say through its bound alone, as in ``gate.trial``.
-    Members compare a number of samples settled beforehand, hence a test for a fixed number.
+    sites must not ruin one. The bounds are those of ``gate.trial``: a share of the active version's
+    loss is added, and where fewer than ``min_slice_samples`` were compared, worse must be sure.
+    General text has a say through its bound alone, as there. Members compare a number of samples
+    settled beforehand, hence a test for a fixed number.
 
     Args:
         reports: One per member.
-        config: ``error``, ``min_samples`` and the bounds of slices are used.
+        config: ``error``, ``min_samples``, ``min_slice_samples`` and the bounds are used.
 
     Raises:
         RoundError: A member reported twice.
     """
     by_member = _by_member(reports)
     slices = _pooled_slices(by_member.values(), config)
-    members = {
-        member: _total(_learned(report), config.slice_bound) for member, report in by_member.items()
-    }
-    total = _total(members.values(), config.slice_bound)
+    members = {member: _total(_learned(report), config) for member, report in by_member.items()}
+    total = _total(members.values(), config)
     num_not_finite = sum(report.num_not_finite for report in by_member.values())
     if num_not_finite:
         verdict = Verdict.NOT_FINITE
-    elif any(sums.is_above for sums in (*slices.values(), *members.values())):
+    elif any(_is_above(sums, config) for sums in (*slices.values(), *members.values())):
         verdict = Verdict.SLICE_WORSE
     else:
         verdict = _tested(total, config)
@@ -103,21 +103,28 @@ def _pooled_slices(reports: Iterable[GateReport], config: GateConfig) -> dict[st
     for report in reports:
         for name, sums in report.slices.items():
             found.setdefault(name, []).append(sums)
-    return {name: _total(found[name], config.bound(name)) for name in sorted(found)}
+    return {name: _total(found[name], config, name) for name in sorted(found)}
 
 
 def _learned(report: GateReport) -> list[SliceSums]:
     return [report.slices[name] for name in sorted(report.slices) if name != GENERAL]
 
 
-def _total(parts: Iterable[SliceSums | SliceLoss], bound: float) -> SliceLoss:
+def _total(parts: Iterable[SliceSums | SliceLoss], config: GateConfig, name: str = "") -> SliceLoss:
+    """Return the sums over some parts, with the bound of a slice, of one's own if not named."""
     parts = list(parts)
     return SliceLoss(
-        bound=bound,
+        bound=config.bound(name),
+        share=config.share(name),
         n=sum(part.n for part in parts),
         sum_d=math.fsum(part.sum_d for part in parts),
         sum_d2=math.fsum(part.sum_d2 for part in parts),
+        sum_active=math.fsum(part.sum_active for part in parts),
     )
+
+
+def _is_above(sums: SliceLoss, config: GateConfig) -> bool:
+    return sums.is_surely_above if sums.n < config.min_slice_samples else sums.is_above
 
 
 def _tested(total: SliceLoss, config: GateConfig) -> Verdict:
@@ -138,4 +145,4 @@ def _standard_error(total: SliceLoss) -> float | None:
 
 
 def _numbers(sums: SliceLoss) -> dict[str, Any]:
-    return {"n": sums.n, "increase": sums.increase, "bound": sums.bound}
+    return {"n": sums.n, "increase": sums.increase, "bound": sums.limit}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from collm.clock import Clock
 from collm.errors import CollmError, RoundError, UnknownObjectError
 from collm.federated.rounds import GateReport, Progress, SliceSums, UpdateReport
+from collm.gate.trial import PairedLoss
 from collm.replica.archive import Archive
 from collm.replica.inbox import CompareVersions, FinishRound, RoundMessage, StartRound, tell
 from collm.replica.round_board import Key, RoundBoard
@@ -213,19 +214,26 @@ class RoundMember:
         self._archive.save_update(event.adapter, event.number, self._name, event.state, then)
 
     def _gate_report(self, event: Compared) -> GateReport:
-        differences: dict[str, list[float]] = {}
+        pairs: dict[str, list[PairedLoss]] = {}
         num_not_finite = 0
         for pair in event.pairs:
-            found = differences.setdefault(pair.slice or _OWN, [])
+            found = pairs.setdefault(pair.slice or _OWN, [])
             if not math.isfinite(pair.candidate):
                 num_not_finite += 1
             elif math.isfinite(pair.active):
-                found.append(pair.candidate - pair.active)
-        slices = {
-            name: SliceSums(len(d), math.fsum(d), math.fsum(x * x for x in d))
-            for name, d in differences.items()
-        }
+                found.append(pair)
+        slices = {name: _sums_of(found) for name, found in pairs.items()}
         return GateReport(member=self._name, slices=slices, num_not_finite=num_not_finite)
+
+
+def _sums_of(pairs: Sequence[PairedLoss]) -> SliceSums:
+    d = [pair.candidate - pair.active for pair in pairs]
+    return SliceSums(
+        n=len(d),
+        sum_d=math.fsum(d),
+        sum_d2=math.fsum(x * x for x in d),
+        sum_active=math.fsum(pair.active for pair in pairs),
+    )
 
 
 def _is_older(version: VersionId, previous: VersionId | None) -> bool:

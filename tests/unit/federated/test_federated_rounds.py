@@ -46,7 +46,7 @@ GATE_REPORT = GateReport(
     slices={"banking": SliceSums(4, -1.0, 0.5), "general": SliceSums(0, 0.0, 0.0)},
     num_not_finite=1,
 )
-MESSAGES = [PLAN, REPORT, GATE_PLAN, GATE_REPORT, SliceSums(2, 1.0, 0.5)]
+MESSAGES = [PLAN, REPORT, GATE_PLAN, GATE_REPORT, SliceSums(2, 1.0, 0.5, 2.5)]
 
 
 @pytest.mark.parametrize("message", MESSAGES)
@@ -56,7 +56,7 @@ def test_messages_survive_json(message):
 
 @pytest.mark.parametrize("message", MESSAGES)
 def test_every_missing_or_null_field_is_named(message):
-    optional = {"base_version", "active", "loss_before", "loss_after", "gradient"}
+    optional = {"base_version", "active", "loss_before", "loss_after", "gradient", "sum_active"}
     for name in message.to_json().keys() - optional:
         value = message.to_json()
         with pytest.raises(RoundError, match=rf"{type(message).__name__}\.{name} must be .* null"):
@@ -123,6 +123,8 @@ def test_what_is_no_object_is_refused(value):
         (SliceSums(2, 1.0, 0.5), "sum_d2", float("inf")),
         (SliceSums(2, 1.0, 0.5), "sum_d2", 0.4),
         (SliceSums(2, 1.0, 0.5), "n", 0),
+        (SliceSums(2, 1.0, 0.5), "sum_active", -0.1),
+        (SliceSums(2, 1.0, 0.5), "sum_active", float("inf")),
     ],
 )
 def test_wrong_values_are_refused_and_the_field_named(message, name, value):

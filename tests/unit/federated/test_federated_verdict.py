@@ -96,6 +96,29 @@ def test_a_slice_counts_over_all_members():
     assert decision.verdict is Verdict.BETTER
 
 
+@pytest.mark.parametrize(
+    ("active_loss", "verdict"), [(0.2, Verdict.SLICE_WORSE), (1.6, Verdict.BETTER)]
+)
+def test_a_slice_of_high_loss_may_waver_by_a_share_of_it(active_loss, verdict):
+    good, config = drawn(-1.0, 0.1, 100, 1), GateConfig(slice_bound=0.1, slice_share=0.25)
+    found = [0.3, 0.35] * 5
+    travel = SliceSums(10, sum(found), sum(d * d for d in found), 10 * active_loss)
+    decision = judge(
+        [GateReport(member="a", slices={"cards": sums(good), "travel": travel})], config
+    )
+    assert decision.verdict is verdict
+    assert decision.slices["travel"].limit == pytest.approx(0.1 + active_loss / 4)
+
+
+def test_a_slice_of_few_samples_refuses_only_when_it_is_surely_worse():
+    good = drawn(-1.0, 0.1, 100, 1)
+    unsure = judge([report("a", cards=good, travel=[0.9, -0.5, 0.4])], CONFIG)
+    assert unsure.slices["travel"].is_above
+    assert unsure.verdict is Verdict.BETTER
+    sure = judge([report("a", cards=good, travel=[0.4, 0.5, 0.6])], CONFIG)
+    assert sure.verdict is Verdict.SLICE_WORSE
+
+
 def test_a_member_that_got_worse_refuses_though_every_slice_gained():
     decision = judge(
         [report("big", cards=drawn(-1.0, 0.1, 200, 1)), report("small", cards=[0.2] * 20)], CONFIG
