@@ -11,20 +11,15 @@ from rich.text import Text
 from collm.cli.demo_answers import Answer, moving_shares, share_right
 from collm.cli.demo_chart import ShareChart
 from collm.cli.demo_cluster_progress import ClusterProgress, SiteProgress
-from collm.cli.demo_panels import (
-    CHART_WINDOW,
-    RECENT,
-    draw_header,
-    draw_serving,
-    pairs_table,
-    serving_line,
-)
+from collm.cli.demo_panels import draw_header, draw_serving, pairs_table, serving_line
 from collm.cli.demo_progress import active_version
 from collm.cli.demo_rounds import Round
 from collm.cli.demo_settings import TASK, DemoSettings
 from collm.cli.demo_text import loss_text, number, percent
 
 _NUM_SHOWN_ROUNDS = 3
+_RECENT = 30
+"""Answers that say how a replica does now: of each kind it gives one in two to four seconds."""
 
 
 def draw_cluster_screen(
@@ -113,10 +108,11 @@ def _chart(
 ) -> tuple[Layout, Layout]:
     """Return a line and a chart of exact match on some domains."""
     title = Text.assemble(
-        f"{name} domains, last {RECENT}: ", (percent(share_right(answers[-RECENT:])), "bold green")
+        f"{name} domains, last {_RECENT}: ",
+        (percent(share_right(answers[-_RECENT:])), "bold green"),
     )
     chart = ShareChart(
-        lambda times_s: moving_shares(answers, times_s, CHART_WINDOW),
+        lambda times_s: moving_shares(answers, times_s, _RECENT),
         [swap.at_s for swap in site.seen.swaps],
         now_s,
         settings.duration_s,
@@ -125,4 +121,4 @@ def _chart(
 
 
 def _recent(answers: Sequence[Answer]) -> str:
-    return percent(share_right(answers[-RECENT:]))
+    return percent(share_right(answers[-_RECENT:]))

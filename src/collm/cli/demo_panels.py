@@ -15,11 +15,6 @@ from collm.metrics.attainment import measure_attainment
 from collm.metrics.latency import LatencySummary, summarize_latency
 from collm.metrics.records import Objectives
 
-RECENT = 100
-"""Answers that the latest exact match is taken over."""
-CHART_WINDOW = 50
-"""Answers that each column of a chart is taken over."""
-
 
 def draw_header(settings: DemoSettings, subject: str, now_s: float) -> RenderableType:
     """Return a line that says what runs and for how long, above a bar."""

@@ -10,8 +10,6 @@ from rich.text import Text
 from collm.cli.demo_answers import moving_shares, share_right
 from collm.cli.demo_chart import ShareChart
 from collm.cli.demo_panels import (
-    CHART_WINDOW,
-    RECENT,
     draw_header,
     draw_serving,
     pairs_table,
@@ -21,6 +19,10 @@ from collm.cli.demo_progress import Look, Progress, active_version
 from collm.cli.demo_settings import TASK, DemoSettings
 from collm.cli.demo_text import clock_text, loss_text, number, percent
 
+_RECENT = 100
+"""Answers that the latest exact match is taken over."""
+_CHART_WINDOW = 50
+"""Answers that each column of the chart is taken over."""
 _TALL = 32
 """Rows from which the lower panels get more room."""
 _WORK_COLORS = {"serve": "cyan", "train": "green", "evaluate": "yellow", "idle": "bright_black"}
@@ -64,15 +66,15 @@ def _learning(progress: Progress) -> Panel:
 
 
 def _exact_match(progress: Progress, settings: DemoSettings, now_s: float) -> Panel:
-    recent, everything = progress.answers[-RECENT:], progress.answers
+    recent, everything = progress.answers[-_RECENT:], progress.answers
     title = Text.assemble(
-        f"Exact match, last {RECENT}: ",
+        f"Exact match, last {_RECENT}: ",
         (percent(share_right(recent)), "bold green"),
         f" · all {len(everything)}: {percent(share_right(everything))}",
-        f" · out of scope: {percent(share_right(progress.out_of_scope[-RECENT:]))}",
+        f" · out of scope: {percent(share_right(progress.out_of_scope[-_RECENT:]))}",
     )
     chart = ShareChart(
-        lambda times_s: moving_shares(progress.answers, times_s, CHART_WINDOW),
+        lambda times_s: moving_shares(progress.answers, times_s, _CHART_WINDOW),
         [swap.at_s for swap in progress.swaps],
         now_s,
         settings.duration_s,
@@ -112,6 +114,6 @@ def status_line(progress: Progress, now_s: float) -> str:
         serving_line(progress, look.running if look else 0, now_s)
         + f" | training: {number(progress.recent_tokens_per_s())} tokens/s, "
         f"held-out loss {loss_text(look.shadow_loss if look else None)}"
-        f" | exact match, last {RECENT}: {percent(share_right(progress.answers[-RECENT:]))}"
+        f" | exact match, last {_RECENT}: {percent(share_right(progress.answers[-_RECENT:]))}"
         f" | {active_version(look)}, {len(progress.swaps)} swaps"
     )

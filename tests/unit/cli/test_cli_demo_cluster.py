@@ -106,7 +106,7 @@ def test_screen_shows_each_replica_and_the_rounds(width, height):
     text = "\n".join("".join(segment.text for segment in line) for line in lines)
     for words in (
         "2 of 2 live", "round 2", "gating", "loss -0.250", "r0: banking", "r1: utility",
-        "own domains, last 100: 100.0 %", "foreign domains, last 100: 50.0 %", "clinc@1",
+        "own domains, last 30: 100.0 %", "foreign domains, last 30: 50.0 %", "clinc@1",
     ):  # fmt: skip
         assert words in text
 
