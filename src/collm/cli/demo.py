@@ -24,7 +24,7 @@ _CLUSTER_RATE = 2.0
 """Two threads in one replica share each step; one thread each does less at once."""
 
 
-@app.command(epilog="Examples: `collm demo`, or `collm demo --minutes 2 --seed 1`.")
+@app.command(epilog="Examples: `collm demo`, or `collm demo --replicas 1 --minutes 2`.")
 def demo(
     minutes: Annotated[
         float,
@@ -54,14 +54,14 @@ def demo(
             min=1,
             max=MAX_SITES,
             help="With several, each has a thread and its own part of the training samples, and "
-            "they learn together in federated rounds.",
+            "they learn together in federated rounds; a single one learns everything by itself.",
         ),
-    ] = 1,
+    ] = 2,
     requests_per_s: Annotated[
         float | None,
         typer.Option(
             help="Mean rate of arrivals; half of them are scored. By default "
-            f"{_RATE:g}, or {_CLUSTER_RATE:g} with several replicas."
+            f"{_CLUSTER_RATE:g}, or {_RATE:g} with a single replica."
         ),
     ] = None,
     model: Annotated[
@@ -81,9 +81,9 @@ def demo(
     that the trace gives. Nothing is faked: each improvement is measured on held-out samples, then
     swapped in between two steps, while answers stream.
 
-    With --replicas 2, each of two replicas has the samples of five of the ten domains, which never
-    leave it; in federated rounds they learn to answer all ten. Afterwards all answer the same test
-    questions: as the base model, with what each learned alone in its first round, and as served.
+    Each of two replicas has the samples of five of the ten domains, which never leave it; in
+    federated rounds they learn to answer all ten. Afterwards both answer the same test questions:
+    as the base model, with what each learned alone in its first round, and as served.
 
     Ends with tables and writes OUT/report.json, OUT/requests.jsonl and OUT/looks.jsonl. Ctrl-C
     stops early and still reports. The exit code is 0 unless a request failed, was turned away or

@@ -46,8 +46,8 @@ def test_demo_prints_tables_and_writes_the_report(monkeypatch, tmp_path, how, ex
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setattr(demo, "_SERVE", ("-m", "factories.demo_server", how))
     out = tmp_path / "out"
-    arguments = ["--minutes", "0.02", "--requests-per-s", "4", "--out", str(out)]
-    result = runner.invoke(app, ["demo", *arguments])
+    arguments = ["--replicas", "1", "--minutes", "0.02", "--requests-per-s", "4"]
+    result = runner.invoke(app, ["demo", *arguments, "--out", str(out)])
     assert result.exit_code == exit_code, result.output
     assert "Exact match" in result.stdout
     assert "CC BY 3.0" in result.stdout
@@ -57,13 +57,13 @@ def test_demo_prints_tables_and_writes_the_report(monkeypatch, tmp_path, how, ex
     assert ("out of luck" in result.stderr) == (how == "die")
 
 
-def test_demo_of_two_replicas_reports_each_of_them(monkeypatch, tmp_path):
+def test_demo_has_two_replicas_by_default_and_reports_each_of_them(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setattr(demo, "_SERVE", ("-m", "factories.demo_server", "cluster"))
     monkeypatch.setattr(demo_exam, "QUESTIONS_PER_DOMAIN", 1)
     out = tmp_path / "out"
-    arguments = ["--replicas", "2", "--minutes", "0.02", "--requests-per-s", "4"]
-    result = runner.invoke(app, ["demo", *arguments, "--model", "tiny", "--out", str(out)])
+    arguments = ["--minutes", "0.02", "--requests-per-s", "4", "--model", "tiny"]
+    result = runner.invoke(app, ["demo", *arguments, "--out", str(out)])
     assert result.exit_code == 0, result.output
     for words in ("r0, own domains", "r1, foreign domains", "together: clinc@1", "r0 200"):
         assert words in result.stdout
