@@ -29,6 +29,7 @@ from common import Report, checkpoint_folder, make_parser, progress
 import torch
 
 from collm.chats import Sample
+from collm.cli.demo_sites import RANK, SERVER_RATE
 from collm.lora.state import AdapterState
 from collm.training.base_version import BaseVersion
 from collm.training.config import JobConfig
@@ -37,7 +38,6 @@ from collm.workload.samples import by_group, group_split, load_samples
 from federated_scores import Comparison, Score, compare
 from federated_sides import Examinee, Learner, Model, aggregate_updates, read_version
 
-RANK = 16
 _TASK = "clinc150"
 _OUT_OF_SCOPE = "oos"
 _MICRO_BATCH_TOKENS = 384
@@ -79,6 +79,7 @@ class Trial:
         self._task = task
         self._num_rounds: int = arguments.rounds
         self._round_tokens: int = arguments.tokens_per_round
+        self._server_rate: float = arguments.server_rate
         self._seed = seed
         self.history: list[dict[str, Any]] = []
         """What each member reported in each round."""
@@ -116,7 +117,7 @@ class Trial:
                 }
                 for member, trained in updates
             ]
-            weights = aggregate_updates(updates, weights, RANK, folder)
+            weights = aggregate_updates(updates, weights, RANK, self._server_rate, folder)
             base = read_version(weights, self._model, self._adapter, number, names)
             progress(f"seed {self._seed}: round {number} of {self._num_rounds} is aggregated")
         assert base is not None
@@ -158,6 +159,7 @@ def main() -> None:
     report.note(
         f"{arguments.rounds} rounds of {arguments.tokens_per_round} sample tokens a member: "
         f"federated and local-only {tokens} a member, central {len(task.members) * tokens}; "
+        f"the server's rate is {arguments.server_rate:g}; "
         f"{len(task.questions)} questions"
     )
     report.finish()
@@ -239,6 +241,7 @@ def _arguments() -> argparse.Namespace:
     parser = make_parser(__doc__ or "", rounds=6, rounds_are="federated rounds")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--tokens-per-round", type=int, default=8192, help="of each member")
+    parser.add_argument("--server-rate", type=float, default=SERVER_RATE, help="of aggregates")
     parser.add_argument("--members", type=int, default=2, help="who learn together")
     parser.add_argument("--questions", type=int, default=45, help="of each domain, at most 90")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

@@ -118,7 +118,11 @@ class Learner:
 
 
 def aggregate_updates(
-    updates: Sequence[tuple[str, RoundTrained]], base: Path | None, rank: int, folder: Path
+    updates: Sequence[tuple[str, RoundTrained]],
+    base: Path | None,
+    rank: int,
+    server_rate: float,
+    folder: Path,
 ) -> Path:
     """Aggregate as a front's child process does, by ``svd``; return the result's weights file.
 
@@ -126,6 +130,7 @@ def aggregate_updates(
         updates: Each with its member.
         base: The weights file that they were trained from; ``None`` for a fresh adapter.
         rank: Of the result.
+        server_rate: How far the result goes from the base.
         folder: Where the files go; must exist.
     """
     files = []
@@ -150,6 +155,7 @@ def aggregate_updates(
         base=base,
         updates=tuple(files),
         output=output,
+        server_rate=server_rate,
     )
     if not aggregate(plan):
         raise RuntimeError(f"an update was refused; see {output}")

@@ -127,6 +127,7 @@ class Aggregation:
             base=None if plan.base_version is None else self._weights(plan.base_version),
             updates=tuple(updates),
             output=work / "output",
+            server_rate=self._config.server_rate,
         )
         report = _with(gone, await self._aggregator.aggregate(order))
         for member, reason in report.refused.items():

@@ -18,6 +18,10 @@ class RoundConfig:
     """How updates are combined: exactly and cut to the rank, or by averaging the factors."""
     rank: int = 16
     """Rank of the aggregate; at most lora.max_rank."""
+    server_rate: float = 1.0
+    """How far an aggregate goes from the version before towards the members' weighted mean; above 1
+    beyond it. The mean of members who each learn something else holds a part of what each of them
+    learned; a rate between 1 and their number makes up for that."""
     min_members: int = 2
     """Replicas that must be live before a round begins."""
     quorum_share: float = 0.5
@@ -40,7 +44,7 @@ class RoundConfig:
         """Check the ranges."""
         for name in ("rank", "min_members", "tokens_per_round"):
             self._check(name, getattr(self, name) >= 1, "1 or more")
-        for name in ("deadline_s", "gate_deadline_s"):
+        for name in ("server_rate", "deadline_s", "gate_deadline_s"):
             value = getattr(self, name)
             self._check(name, math.isfinite(value) and value > 0.0, "finite and above 0")
         is_pause = math.isfinite(self.interval_s) and self.interval_s >= 0.0

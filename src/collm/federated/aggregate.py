@@ -48,7 +48,7 @@ def aggregate(plan: AggregatePlan) -> bool:
         RoundError: The base's file cannot be used.
         FileExistsError: The output folder exists.
     """
-    strategy = STRATEGIES[plan.strategy](plan.rank)
+    strategy = STRATEGIES[plan.strategy](plan.rank, plan.server_rate)
     base = read_factors(plan.base, "the base", plan.max_update_bytes) if plan.base else None
     candidates = _Candidates(plan, base)
     candidates.keep_alike()

@@ -1,5 +1,6 @@
 """What the aggregating process is asked, and what it answers. No tensors: the front reads these."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -87,6 +88,8 @@ class AggregatePlan:
     """No member twice: of one that is both late and in time, the newer update."""
     output: Path
     """Folder for the result; must not exist yet, and appears whole or not at all."""
+    server_rate: float = 1.0
+    """How far the result goes from the base towards the updates' sum."""
     max_update_bytes: int = 2**31
     """Largest file that is read."""
 
@@ -97,6 +100,9 @@ class AggregatePlan:
                 raise RoundError(
                     f"AggregatePlan.{name} is {getattr(self, name)}; allowed is 1 or more"
                 )
+        if not (math.isfinite(self.server_rate) and self.server_rate > 0.0):
+            rate = self.server_rate
+            raise RoundError(f"AggregatePlan.server_rate is {rate}; allowed is finite and above 0")
         members = [update.member for update in self.updates]
         if len(set(members)) < len(members):
             raise RoundError(f"AggregatePlan.updates names a member twice: {', '.join(members)}")
@@ -118,6 +124,7 @@ class AggregatePlan:
             base=_path(fields.optional_text("base")),
             updates=tuple(UpdateFile.from_json(item) for item in fields.items("updates")),
             output=Path(fields.text("output")),
+            server_rate=fields.number("server_rate"),
             max_update_bytes=fields.integer("max_update_bytes"),
         )
 

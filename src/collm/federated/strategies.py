@@ -75,11 +75,17 @@ class Svd:
     Dimensions that the sum leaves unused start like a new adapter's, A random and B zero, so that
     they can learn.
 
-    Source: FlexLoRA, arXiv 2402.11505; here without forming ΔW.
+    Args:
+        rank: Of the result.
+        rate: How far the result goes from the base towards the sum; above 1 beyond it.
+
+    Source: FlexLoRA, arXiv 2402.11505; here without forming ΔW. The rate is the server's of FedOpt,
+    arXiv 2003.00295, algorithm 1.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, rate: float = 1.0) -> None:
         self._rank = rank
+        self._rate = rate
 
     def refusal(self, base: Factors | None, update: MemberUpdate) -> str | None:
         """Return ``None``: every update can enter the sum."""
@@ -91,7 +97,7 @@ class Svd:
         generator = torch.Generator().manual_seed(0)
         factors, total, kept = {}, 0.0, 0.0
         for module in sorted(parts[0][1].factors):
-            a, b = _stacked(_terms(base, parts, module))
+            a, b = _stacked(_terms(base, parts, module, self._rate))
             new_a, new_b = truncated_product(a, b, self._rank)
             total += _squared_norm(a, b)
             kept += _squared_norm(new_a, new_b)
@@ -105,11 +111,17 @@ class Svd:
 class FedAvg:
     """The weighted means of A and of B, whose product is not the mean of the products.
 
+    Args:
+        rank: Of the result.
+        rate: How far both factors go from the base's towards the means; from a fresh adapter, of
+            which B = 0 is known and A is not, only B does.
+
     Source: FedIT, arXiv 2305.05644; FedAvg, arXiv 1602.05629.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, rate: float = 1.0) -> None:
         self._rank = rank
+        self._rate = rate
 
     def refusal(self, base: Factors | None, update: MemberUpdate) -> str | None:
         """Return why the update's factors cannot be averaged with others, or ``None``."""
@@ -131,15 +143,20 @@ class FedAvg:
         factors = {}
         for module in sorted(parts[0][1].factors):
             a, b = _mean([(w, *_upon(base, update, module)) for w, update in parts])
+            if base is None:
+                b *= self._rate
+            else:
+                old_a, old_b = base[module]
+                a, b = old_a.double().lerp(a, self._rate), old_b.double().lerp(b, self._rate)
             factors[module] = (a.float(), b.float())
         return _aggregate(parts, factors, 1.0)
 
 
-STRATEGIES: Mapping[StrategyName, Callable[[int], Strategy]] = {
+STRATEGIES: Mapping[StrategyName, Callable[[int, float], Strategy]] = {
     StrategyName.SVD: Svd,
     StrategyName.FEDAVG: FedAvg,
 }
-"""By name; each takes the rank of its results."""
+"""By name; each takes the rank of its results, and how far they go from the base."""
 
 _Parts = Sequence[tuple[float, MemberUpdate]]
 """Updates with their normalized weights, in the order of members."""
@@ -168,15 +185,19 @@ def _weighted(strategy: Strategy, base: Factors | None, updates: Sequence[Member
     return [(update.weight / total, update) for update in ordered]
 
 
-def _terms(base: Factors | None, parts: _Parts, module: str) -> list[_Term]:
-    """Return the summands of one module's Σ w ΔW, stale updates carried over to ``base``."""
-    terms = [(weight, *update.factors[module]) for weight, update in parts]
+def _terms(base: Factors | None, parts: _Parts, module: str, rate: float) -> list[_Term]:
+    """Return the summands of one module's base + rate (Σ w ΔW − base).
+
+    Stale updates are carried over to ``base``.
+    """
+    terms = [(rate * weight, *update.factors[module]) for weight, update in parts]
     for weight, update in parts:
         if update.staleness and update.trained_from and module in update.trained_from:
-            terms.append((-weight, *update.trained_from[module]))
+            terms.append((-rate * weight, *update.trained_from[module]))
     stale = math.fsum(weight for weight, update in parts if update.staleness)
-    if stale and base and module in base:
-        terms.append((stale, *base[module]))
+    share = 1.0 - rate + rate * stale
+    if share and base and module in base:
+        terms.append((share, *base[module]))
     return terms
 
 

@@ -48,6 +48,14 @@ def test_second_round_trains_from_what_the_first_made(folder: FrontFolder) -> No
     assert base.read_bytes() == b"ab"
 
 
+def test_aggregate_is_made_as_the_round_is_configured(folder: FrontFolder) -> None:
+    config = RoundConfig(adapter=ADAPTER, strategy="fedavg", rank=4, server_rate=1.5)
+    rounds = Rounds(FakeCluster(*members(2)), folder, config)
+    rounds.run()
+    (plan,) = rounds.aggregator.plans
+    assert (plan.strategy, plan.rank, plan.server_rate) == ("fedavg", 4, 1.5)
+
+
 def test_round_goes_on_without_a_member_that_died(folder: FrontFolder) -> None:
     a, b, c = members(3)
     c.is_live = False

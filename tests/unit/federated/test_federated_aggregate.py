@@ -261,7 +261,7 @@ def test_plans_and_reports_survive_json(tmp_path):
         update_file(tmp_path, "r0", random_factors(2, 1), demand=2.5),
         update_file(tmp_path, "r1", random_factors(2, 1), staleness=1, trained_from=tmp_path / "x"),
     ]
-    plan = aggregate_plan(tmp_path, entries, base=tmp_path / "base")
+    plan = aggregate_plan(tmp_path, entries, base=tmp_path / "base", server_rate=1.7)
     assert AggregatePlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
     report = AggregateReport(weights={"r0": 1.0}, refused={"r1": "r1: no"}, bias_share=0.5)
     assert AggregateReport.from_json(json.loads(json.dumps(report.to_json()))) == report
@@ -273,6 +273,8 @@ def test_plans_that_make_no_sense_are_refused(tmp_path):
         aggregate_plan(tmp_path, [entry, entry])
     with pytest.raises(RoundError, match=r"AggregatePlan\.rank is 0"):
         aggregate_plan(tmp_path, [entry], rank=0)
+    with pytest.raises(RoundError, match=r"AggregatePlan\.server_rate is 0"):
+        aggregate_plan(tmp_path, [entry], server_rate=0.0)
     with pytest.raises(RoundError, match=r"UpdateFile\.staleness is -1"):
         replace(entry, staleness=-1)
     with pytest.raises(RoundError, match="'median'; allowed are svd, fedavg"):

@@ -13,7 +13,7 @@ from factories.updates import best_of_rank, dense, dense_sum, norm, random_facto
 
 # float32 results against float64 matrices
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
-ALL = pytest.mark.parametrize("strategy", [make(4) for make in STRATEGIES.values()])
+ALL = pytest.mark.parametrize("strategy", [make(4, 1.0) for make in STRATEGIES.values()])
 
 
 def test_every_name_has_a_strategy():
@@ -109,6 +109,36 @@ def test_svd_moves_a_stale_update_to_the_current_base():
     expected = dense_sum([(0.6, fresh), (0.4, stale), (-0.4, old), (0.4, base)])
     for module, matrix in dense(aggregate.factors).items():
         assert_close(matrix, expected[module], **TOLERANCE)
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.7])
+def test_svd_goes_as_far_from_the_base_as_it_is_told(rate):
+    base, old = random_factors(2, 8), random_factors(3, 9)
+    fresh, stale = random_factors(2, 1), random_factors(2, 2)
+    aggregate = Svd(12, rate).aggregate(
+        base,
+        [update("a", fresh, 0.6), update("b", stale, 0.4, staleness=2, trained_from=old)],
+    )
+    mean = [(0.6, fresh), (0.4, stale), (-0.4, old), (0.4, base)]
+    expected = dense_sum([(rate * weight, part) for weight, part in mean] + [(1.0 - rate, base)])
+    for module, matrix in dense(aggregate.factors).items():
+        assert_close(matrix, expected[module], **TOLERANCE)
+
+
+@pytest.mark.parametrize("make", STRATEGIES.values())
+def test_from_a_fresh_adapter_the_rate_stretches_the_whole_update(make):
+    factors = random_factors(4, 1)
+    aggregate = make(4, 1.7).aggregate(None, [update("a", factors)])
+    for module, matrix in dense(aggregate.factors).items():
+        assert_close(matrix, 1.7 * dense(factors)[module], **TOLERANCE)
+
+
+def test_fedavg_goes_on_from_the_base_factor_by_factor():
+    base, factors = random_factors(4, 8), random_factors(4, 1)
+    aggregate = FedAvg(4, 2.0).aggregate(base, [update("a", factors)])
+    for module, found in aggregate.factors.items():
+        for result, new, old in zip(found, factors[module], base[module], strict=True):
+            assert_close(result, 2.0 * new - old, **TOLERANCE)
 
 
 def test_svd_adds_a_stale_update_of_a_fresh_adapter_to_the_base():
