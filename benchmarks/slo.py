@@ -9,16 +9,20 @@ which 95 % of the requests meet both objectives with training off.
 The bars need an otherwise idle machine, and a hundred requests at each load: with fewer even a
 perfect run cannot prove its lower bound. `--quick` is there to see that it runs.
 
+With `--keep` finished blocks stay in a folder, and the same command goes on where it ended; with
+`--for-s` it ends in time, and reports what is there. `--for-s 0` only reports.
+
 Run as: python benchmarks/slo.py
 """
 
 import argparse
 import asyncio
+import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from random import Random
 
 from common import Report, checkpoint_folder, make_parser, progress
 
@@ -27,30 +31,19 @@ import torch
 
 from collm.metrics.attainment import measure_attainment
 from collm.model.checkpoint import Checkpoint
-from collm.model.tokenizer import Tokenizer
 from collm.pacing.config import Objectives, PacingConfig
-from collm.workload.config import WorkloadConfig
-from collm.workload.requests import build_requests, filler_text
-from collm.workload.samples import load_samples
-from collm.workload.traces import Trace, load_trace
 from slo_arms import ArmReplica, Prompt, learn_first_version, open_arms
 from slo_plan import (
     MAX_OUTPUT_TOKENS,
-    MAX_PROMPT_TOKENS,
     MIN_ATTAINMENT,
-    OUTPUT_DIVISOR,
-    PROMPT_DIVISOR,
-    QUICK_MAX_OUTPUT_TOKENS,
-    TRACE,
     Arm,
     KneeSearch,
     Turn,
     block_size,
-    cut_block,
     plan_turns,
-    scale_lengths,
 )
 from slo_report import (
+    ARMS,
     LATENCY,
     OBJECTIVE,
     OFF,
@@ -60,19 +53,23 @@ from slo_report import (
     calibration_rows,
     judge,
     latency_row,
+    pairable,
     raw_block,
     summarize,
     training_row,
 )
+from slo_store import BlockFolder
+from slo_traffic import Traffic
 
-_ARMS = (Arm(name=OFF), Arm(name=LATENCY), Arm(name=OBJECTIVE), Arm(name=UNCONTROLLED, every=4))
+_EVERY = {UNCONTROLLED: 4}
 _LOADS = (0.1, 0.5, 0.9)
-_FILLER = "medquad"
 _START_RATE_PER_S = 1.5
 _WARM_UP = (8, 5.0)
 """Requests and seconds of an unmeasured block of each arm."""
 _SWITCH_INTERVAL_S = 0.001
 """As the replica's process has it."""
+_DRAIN_S = 10.0
+"""What a block takes beyond its last arrival, about."""
 
 
 def main() -> None:
@@ -84,83 +81,145 @@ def main() -> None:
     parser.add_argument("--max-s", type=float, default=150.0, help="longest block")
     parser.add_argument("--capacity", type=float, metavar="RATE", help="requests/s; searched for")
     parser.add_argument("--loads", type=float, nargs="+", default=_LOADS, help="of capacity")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="of finished blocks")
+    parser.add_argument(
+        "--for-s", type=float, metavar="SECONDS", help="begin no block that ends later"
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.min_s, arguments.max_s = 1, 6.0, 8.0
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     report = Report("SLO protection", arguments)
-    asyncio.run(_run(report, Checkpoint(checkpoint_folder(arguments))))
+    with tempfile.TemporaryDirectory() as scratch:
+        run = _Run(
+            report, BlockFolder(arguments.keep or Path(scratch, "kept"), _settings(arguments))
+        )
+        if arguments.for_s != 0.0:
+            asyncio.run(run.measure(Path(scratch)))
+    run.report()
     report.finish()
 
 
-async def _run(report: Report, checkpoint: Checkpoint) -> None:
-    dtype = getattr(torch, report.arguments.dtype)
-    traffic = _Traffic(checkpoint, report.arguments)
-    report.note(traffic.description)
-    with tempfile.TemporaryDirectory() as scratch:
-        first, folder = Path(scratch, "first"), Path(scratch)
-        version = await learn_first_version(checkpoint, dtype, first)
-        report.note(f"Requests ask for an adapter that starts as {version or 'the base'}.")
-        arms = await open_arms([arm.name for arm in _ARMS], checkpoint, dtype, first, folder)
+def _settings(arguments: argparse.Namespace) -> dict[str, str | int | float | bool]:
+    names = ("model", "dtype", "threads", "quick", "requests", "min_s", "max_s", "seed")
+    return {name: getattr(arguments, name) for name in names}
+
+
+class _Run:
+    """Measures what the folder lacks, and reports what it has."""
+
+    def __init__(self, report: Report, folder: BlockFolder) -> None:
+        arguments = report.arguments
+        self._report = report
+        self._arguments = arguments
+        self._folder = folder
+        self._objectives = Objectives()
+        self._ends_s = time.monotonic() + (arguments.for_s or 1e9)
+        checkpoint = Checkpoint(checkpoint_folder(arguments))
+        self._checkpoint = checkpoint
+        self._dtype = getattr(torch, arguments.dtype)
+        self._traffic = Traffic(checkpoint, arguments)
+        arms = tuple(Arm(name=name, every=_EVERY.get(name, 1)) for name in arguments.arms)
+        self._turns = list(
+            plan_turns(arms, tuple(arguments.loads), arguments.rounds, arguments.seed)
+        )
+
+    async def measure(self, scratch: Path) -> None:
+        """Replay the blocks that are missing, as long as there is time."""
+        missing = [turn for turn in self._turns if not self._folder.has(turn)]
+        if not missing:
+            return
+        await self._learn_first()
+        names = [name for name in ARMS if any(turn.arm == name for turn in missing)]
+        is_unknown = self._arguments.capacity is None and self._folder.capacity_per_s is None
+        if is_unknown and OFF not in names:
+            names.insert(0, OFF)
+        arms = await open_arms(names, self._checkpoint, self._dtype, self._folder.first, scratch)
         try:
-            await _measure(report, arms, traffic)
+            await self._warm_up(arms)
+            if is_unknown:
+                self._folder.put_capacity(await self._find_capacity(arms[OFF]))
+            await self._replay_all(missing, arms)
         finally:
             for arm in arms.values():
                 arm.close()
 
+    async def _learn_first(self) -> None:
+        folder = self._folder
+        if folder.first_version is None:
+            shutil.rmtree(folder.first, ignore_errors=True)
+            version = await learn_first_version(self._checkpoint, self._dtype, folder.first)
+            folder.put_first_version(version or "")
 
-async def _measure(report: Report, arms: Mapping[str, ArmReplica], traffic: "_Traffic") -> None:
-    arguments, objectives = report.arguments, Objectives()
-    for name, arm in arms.items():
-        prompts = traffic.block(0.0, "warm-up", *_WARM_UP)
-        await arm.replay(prompts, Turn(arm=name, load=0.0, block=0), 1.0, is_training=name != OFF)
-    capacity = arguments.capacity
-    if capacity is None:
-        capacity = await _find_capacity(report, arms[OFF], traffic, objectives)
-    sizes = {
-        load: block_size(load * capacity, arguments.requests, arguments.min_s, arguments.max_s)
-        for load in arguments.loads
-    }
-    turns = list(plan_turns(_ARMS, tuple(arguments.loads), arguments.rounds, arguments.seed))
-    seconds = sum(sizes[turn.load][1] for turn in turns)
-    progress(f"{len(turns)} blocks: {seconds / 60:.0f} min, and some seconds each to end")
-    blocks = []
-    for turn in turns:
-        num_requests, duration_s = sizes[turn.load]
-        prompts = traffic.block(turn.load, str(turn.block), num_requests, duration_s)
-        blocks.append(await _replay(arms[turn.arm], prompts, turn))
-        progress(_outline(blocks[-1], objectives))
-    _report(report, blocks, objectives)
-    report.raw["capacity_per_s"] = capacity
-    report.note(f"Capacity: {capacity:.2f} requests/s.")
+    async def _warm_up(self, arms: Mapping[str, ArmReplica]) -> None:
+        for name, arm in arms.items():
+            prompts = self._traffic.block(0.0, "warm-up", *_WARM_UP)
+            turn = Turn(arm=name, load=0.0, block=0)
+            await arm.replay(prompts, turn, 1.0, is_training=name != OFF)
 
+    async def _find_capacity(self, arm: ArmReplica) -> float:
+        """Return the highest rate that keeps the objectives with training off."""
+        is_quick, probe_s = self._arguments.quick, self._arguments.min_s
+        search = KneeSearch(_START_RATE_PER_S, 1.25 if is_quick else 1.12, 3 if is_quick else 8)
+        probes = []
+        while (rate := search.next_rate()) is not None:
+            prompts = self._traffic.block(rate, "capacity", max(1, round(rate * probe_s)), probe_s)
+            block = await self._replay(arm, prompts, Turn(arm=OFF, load=1.0, block=0))
+            share = measure_attainment(block.records, self._objectives).share or 0.0
+            search.add(rate, share)
+            progress(f"{rate:.2f} requests/s: attainment {share:.3f} of {len(prompts)} requests")
+            probes.append({"requests/s": f"{rate:.2f}", "attainment": f"{share:.3f}"})
+        self._report.table("Search for capacity, training off", probes)
+        if search.capacity_per_s == 0.0:
+            raise SystemExit(f"no rate tried had an attainment of {MIN_ATTAINMENT}")
+        return search.capacity_per_s
 
-async def _find_capacity(
-    report: Report, arm: ArmReplica, traffic: "_Traffic", objectives: Objectives
-) -> float:
-    """Return the highest rate that keeps the objectives with training off."""
-    is_quick, probe_s = report.arguments.quick, report.arguments.min_s
-    search = KneeSearch(_START_RATE_PER_S, 1.25 if is_quick else 1.12, 3 if is_quick else 8)
-    probes = []
-    while (rate := search.next_rate()) is not None:
-        prompts = traffic.block(rate, "capacity", max(1, round(rate * probe_s)), probe_s)
-        block = await _replay(arm, prompts, Turn(arm=OFF, load=1.0, block=0))
-        share = measure_attainment(block.records, objectives).share or 0.0
-        search.add(rate, share)
-        progress(f"{rate:.2f} requests/s: attainment {share:.3f} of {len(prompts)} requests")
-        probes.append({"requests/s": f"{rate:.2f}", "attainment": f"{share:.3f}"})
-    report.table("Search for capacity, training off", probes)
-    if search.capacity_per_s == 0.0:
-        raise SystemExit(f"no rate tried had an attainment of {MIN_ATTAINMENT}")
-    return search.capacity_per_s
+    async def _replay_all(self, turns: Sequence[Turn], arms: Mapping[str, ArmReplica]) -> None:
+        sizes = {turn.load: self._size(turn.load) for turn in turns}
+        seconds = sum(sizes[turn.load][1] + _DRAIN_S for turn in turns)
+        progress(f"{len(turns)} blocks: {seconds / 60:.0f} min")
+        for turn in turns:
+            num_requests, duration_s = sizes[turn.load]
+            if time.monotonic() + duration_s + _DRAIN_S > self._ends_s:
+                progress("The time is over.")
+                return
+            prompts = self._traffic.block(turn.load, str(turn.block), num_requests, duration_s)
+            block = await self._replay(arms[turn.arm], prompts, turn)
+            self._folder.put(block)
+            progress(_outline(block, self._objectives))
 
+    def _size(self, load: float) -> tuple[int, float]:
+        """Return requests and seconds of a block."""
+        given = self._arguments
+        return block_size(load * self._capacity_per_s, given.requests, given.min_s, given.max_s)
 
-async def _replay(arm: ArmReplica, prompts: Sequence[Prompt], turn: Turn) -> Block:
-    objectives = Objectives()
-    # What takes longer than the longest answer may has missed an objective already.
-    max_drain_s = objectives.ttft_s + MAX_OUTPUT_TOKENS * objectives.tpot_s
-    return await arm.replay(prompts, turn, max_drain_s, is_training=turn.arm != OFF)
+    @property
+    def _capacity_per_s(self) -> float:
+        found: float | None = self._arguments.capacity or self._folder.capacity_per_s
+        if found is None:
+            raise SystemExit("capacity is not known yet, and nothing was measured")
+        return found
+
+    async def _replay(self, arm: ArmReplica, prompts: Sequence[Prompt], turn: Turn) -> Block:
+        objectives = self._objectives
+        # What takes longer than the longest answer may has missed an objective already.
+        max_drain_s = objectives.ttft_s + MAX_OUTPUT_TOKENS * objectives.tpot_s
+        return await arm.replay(prompts, turn, max_drain_s, is_training=turn.arm != OFF)
+
+    def report(self) -> None:
+        """Add tables and notes on all blocks there are."""
+        report, folder = self._report, self._folder
+        report.note(self._traffic.description)
+        version = folder.first_version or "the base"
+        report.note(f"Requests ask for an adapter that starts as {version}.")
+        report.note(f"Capacity: {self._capacity_per_s:.2f} requests/s.")
+        wanted = {(turn.arm, turn.load, turn.block) for turn in self._turns}
+        blocks = [one for one in folder.blocks() if (one.arm, one.load, one.number) in wanted]
+        report.note(f"{len(blocks)} of {len(wanted)} blocks are finished.")
+        report.raw["capacity_per_s"] = self._capacity_per_s
+        _report(report, blocks, self._objectives)
 
 
 def _report(report: Report, blocks: Sequence[Block], objectives: Objectives) -> None:
@@ -168,20 +227,28 @@ def _report(report: Report, blocks: Sequence[Block], objectives: Objectives) -> 
     summaries: list[Summary] = []
     bars = []
     for load in report.arguments.loads:
-        at_load = [block for block in blocks if block.load == load]
-        off_blocks = [block for block in at_load if block.arm == OFF]
-        off = summarize(off_blocks, off_blocks, objectives, seed)
-        summaries.append(off)
+        off_blocks = [block for block in blocks if block.load == load and block.arm == OFF]
+        if not off_blocks:
+            continue
+        summaries.append(summarize(off_blocks, off_blocks, objectives, seed))
         for arm in (LATENCY, OBJECTIVE, UNCONTROLLED):
-            own = [block for block in at_load if block.arm == arm]
-            summaries.append(summarize(own, off_blocks, objectives, seed))
+            own = [block for block in blocks if block.load == load and block.arm == arm]
+            own, beside = pairable(own, off_blocks)
+            if not own:
+                continue
+            summaries.append(summarize(own, beside, objectives, seed))
             if arm != UNCONTROLLED:
+                off = summarize(beside, beside, objectives, seed)
                 bars += judge(summaries[-1], off, objectives, pacing.max_quantum_s, pacing.quantile)
-    report.table("What users notice", [latency_row(one) for one in summaries])
-    trained = [training_row(one) for one in summaries if one.arm != OFF]
-    report.table("What training cost and got", trained)
-    report.table(f"Times under their {pacing.quantile:.0%} bound", calibration_rows(blocks))
-    report.table("Bars", [bar.row() for bar in bars])
+    tables = {
+        "What users notice": [latency_row(one) for one in summaries],
+        "What training cost and got": [training_row(one) for one in summaries if one.arm != OFF],
+        f"Times under their {pacing.quantile:.0%} bound": calibration_rows(blocks),
+        "Bars": [bar.row() for bar in bars],
+    }
+    for title, rows in tables.items():
+        if rows:
+            report.table(title, rows)
     report.raw["blocks"] = [raw_block(block) for block in blocks]
     report.raw["bars"] = [bar.row() for bar in bars]
     num_met = sum(bar.is_met for bar in bars)
@@ -205,54 +272,6 @@ def _outline(block: Block, objectives: Objectives) -> str:
         f"{block.load:.0%}, block {block.number}, {block.arm}: attainment {share:.3f} of"
         f" {len(block.records)}, {trained}, {block.work.wall_s:.0f} s"
     )
-
-
-class _Traffic:
-    """Blocks of requests from the trace, with texts for their prompts."""
-
-    def __init__(self, checkpoint: Checkpoint, arguments: argparse.Namespace) -> None:
-        self._max_output = QUICK_MAX_OUTPUT_TOKENS if arguments.quick else MAX_OUTPUT_TOKENS
-        self._rows: Trace = scale_lengths(load_trace(TRACE), self._max_output)
-        self._tokenizer = Tokenizer(checkpoint.folder, checkpoint.spec.eos_token_ids)
-        self._filler = filler_text(load_samples(_FILLER, "test"))
-        self._seed: int = arguments.seed
-
-    @property
-    def description(self) -> str:
-        """Say what is replayed."""
-        num_prompt = sum(row.prompt_tokens for row in self._rows) / len(self._rows)
-        num_output = sum(row.output_tokens for row in self._rows) / len(self._rows)
-        return (
-            f"Trace {TRACE} (Microsoft Azure, CC BY 4.0; lengths and times changed): runs of its"
-            " neighbouring requests, times stretched to each block's rate; prompt lengths divided"
-            f" by {PROMPT_DIVISOR:g} and cut to {MAX_PROMPT_TOKENS} tokens, outputs divided by"
-            f" {OUTPUT_DIVISOR:g} and cut to {self._max_output}; then prompts have about"
-            f" {num_prompt:.0f} tokens on average, outputs {num_output:.0f}, each generated in"
-            f" full. Prompts are pieces of {_FILLER}."
-        )
-
-    def block(
-        self, load: float, name: str, num_requests: int, duration_s: float
-    ) -> tuple[Prompt, ...]:
-        """Return the requests of a block; the same arguments give the same ones."""
-        # The same rows at every load, but other texts: nothing may come from a prefix cache.
-        first = Random(f"{self._seed}/{name}").randint(1, len(self._rows) // 2)
-        rows = cut_block(self._rows, first, num_requests, duration_s)
-        seed = Random(f"{self._seed}/{name}/{load}").randrange(2**32)
-        config = WorkloadConfig(scored_share=0.0)
-        requests = build_requests(rows, (), self._filler, config, seed)
-        return tuple(
-            Prompt(
-                at_s=request.at_s,
-                token_ids=tuple(
-                    self._tokenizer.encode_chat(
-                        [{"role": one.role, "content": one.content} for one in request.messages]
-                    )
-                ),
-                num_output_tokens=request.max_tokens,
-            )
-            for request in requests
-        )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from collm.metrics.records import RequestRecord
 from collm.pacing.config import Objectives
 
 OFF, LATENCY, OBJECTIVE, UNCONTROLLED = "off", "latency", "objective", "uncontrolled"
+ARMS = (OFF, LATENCY, OBJECTIVE, UNCONTROLLED)
 
 _MIN_RATIO = 0.99
 _MIN_RATIO_BOUND = 0.98
@@ -123,6 +124,17 @@ class Summary:
         """
         low = self.pairs.interval[0]
         return low if self.bootstrap is None else min(low, self.bootstrap[0])
+
+
+def pairable(
+    blocks: Sequence[Block], off_blocks: Sequence[Block]
+) -> tuple[list[Block], list[Block]]:
+    """Return those blocks of both arms whose numbers the other one has too."""
+    numbers = {block.number for block in blocks} & {block.number for block in off_blocks}
+    return (
+        [block for block in blocks if block.number in numbers],
+        [block for block in off_blocks if block.number in numbers],
+    )
 
 
 def summarize(

@@ -14,6 +14,7 @@ from slo_report import (
     Work,
     calibration_rows,
     judge,
+    pairable,
     summarize,
 )
 
@@ -92,6 +93,12 @@ def test_requests_are_paired_by_the_number_of_their_block() -> None:
     on = [replace(ON_BLOCKS[0], records=(*late, *[record()] * 80)), ON_BLOCKS[1]]
     pairs = summarize(on, OFF_BLOCKS, OBJECTIVES, seed=0).pairs
     assert (pairs.num_both, pairs.num_only_old) == (180, 20)
+
+
+def test_blocks_that_only_one_arm_has_finished_are_left_out() -> None:
+    third = block(LATENCY, 2, [record()])
+    on, beside = pairable([*ON_BLOCKS, third], OFF_BLOCKS[1:])
+    assert ([one.number for one in on], [one.number for one in beside]) == ([1], [1])
 
 
 def test_the_lower_bound_is_the_lower_one_of_both_intervals() -> None:
