@@ -219,8 +219,13 @@ class JobBuilder:
     ) -> Corpus:
         feedback = self.encode_feedback(record, courtesy.spaced(known))
         if samples:
-            every = (*samples, *feedback)
-            return open_corpus(config, every, validation=validation, general=self._general)
+            return open_corpus(
+                config,
+                samples,
+                feedback=feedback,
+                validation=validation,
+                general=self._general,
+            )
         return Corpus(  # it learns from feedback alone, and waits until there is enough
             feedback,
             held_out_share=config.held_out_share,

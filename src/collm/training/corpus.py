@@ -44,6 +44,7 @@ class Corpus:
     Args:
         samples: What there is at the start; may be empty.
         held_out_share: Share of the texts that are held out, chosen by their hash.
+        held_out_texts: Digests of texts that are held out in any case.
         max_held_out: Most held-out samples kept, general text not counted; what is cut off is not
             trained on either.
         validation: Held out in place of a share, if given; then all other texts are trained on.
@@ -56,6 +57,7 @@ class Corpus:
         *,
         held_out_share: float,
         max_held_out: int,
+        held_out_texts: frozenset[str] = frozenset(),
         validation: Sequence[TokenSample] | None = None,
         general: Iterable[TokenSample] = (),
     ) -> None:
@@ -70,6 +72,7 @@ class Corpus:
         self._held_out_texts: set[str] = set()
         self._removed: set[str] = set()
         self._share = 0.0 if validation is not None else held_out_share
+        self._chosen_texts = held_out_texts
         self._max_held_out = max_held_out
         for sample in validation or ():
             self._hold_out(sample)
@@ -114,7 +117,7 @@ class Corpus:
             return False
         if sample.text_digest in self._held_out_texts:
             return False
-        if sample.is_held_out(self._share):
+        if sample.is_held_out(self._share) or sample.text_digest in self._chosen_texts:
             self._hold_out(sample)
             return False
         self.training.put(sample)
@@ -148,19 +151,34 @@ def open_corpus(
     config: JobConfig,
     samples: Sequence[TokenSample],
     *,
+    feedback: Sequence[TokenSample] = (),
     validation: Sequence[TokenSample] | None = None,
     general: Sequence[TokenSample] = (),
 ) -> Corpus:
     """Sort a job's samples; with none, the job waits for samples that come later.
 
+    Without ``validation``, of ``samples`` at least the share is held out, rounded down, and at
+    least one text: hashes alone would leave a file of a few chats none now and then.
+
+    Args:
+        config: The share, and how much of general text is used.
+        samples: What the job was started with; the same ones at each start, or texts change sides.
+        feedback: What came since.
+        validation: See ``Corpus``.
+        general: See ``Corpus``.
+
     Raises:
         DataError: There are samples, but none is left on one side.
     """
     assert all(sample.slice == GENERAL for sample in general), "see prepare_general"
+    chosen: frozenset[str] = frozenset()
+    if validation is None:
+        chosen = _least_hashes(samples, config.held_out_share)
     corpus = Corpus(
-        samples,
+        (*samples, *feedback),
         held_out_share=config.held_out_share,
         max_held_out=config.max_held_out,
+        held_out_texts=chosen,
         validation=validation,
         general=clipped(general, config.micro_batch_tokens),
     )
@@ -172,8 +190,14 @@ def open_corpus(
             f"{len(samples)} usable samples and {len(validation)} for validation leave none to"
             f" {need}; a text that is in both only validates"
         )
-    use, change = ("evaluate on", "raise") if corpus.num_training else ("train on", "lower")
     raise DataError(
         f"held_out_share {config.held_out_share} of {len(samples)} usable samples leaves none to"
-        f" {use}; {change} it or add samples"
+        " train on, for at least one is kept to judge by; add other samples or lower it"
     )
+
+
+def _least_hashes(samples: Sequence[TokenSample], share: float) -> frozenset[str]:
+    """Return the texts of the least hashes, as many as the share says and at least one."""
+    texts = sorted({(sample.text_share, sample.text_digest) for sample in samples})
+    num_chosen = max(1, int(share * len(texts)))
+    return frozenset(digest for _, digest in texts[:num_chosen])

@@ -134,14 +134,44 @@ def test_a_job_without_samples_waits_for_them() -> None:
 
 def test_an_empty_side_of_the_split_is_named() -> None:
     few = SAMPLES[:2]
-    with pytest.raises(DataError, match="of 2 usable samples leaves none to evaluate on; raise"):
-        open_corpus(job_config(held_out_share=0.0001), few)
-    with pytest.raises(DataError, match="leaves none to train on; lower it or add samples"):
+    with pytest.raises(DataError, match="of 2 usable samples leaves none to train on"):
         open_corpus(job_config(held_out_share=0.9999), few)
+    with pytest.raises(DataError, match="of 1 usable samples leaves none to train on"):
+        open_corpus(job_config(), few[:1])
     with pytest.raises(DataError, match="2 for validation leave none to train on"):
         open_corpus(job_config(), few, validation=few)
     with pytest.raises(DataError, match="0 for validation leave none to evaluate on"):
         open_corpus(job_config(), few, validation=())
+
+
+@pytest.mark.parametrize("num_samples", [2, 3, 5, 9])
+def test_few_samples_leave_one_to_judge_by_whatever_their_hashes(num_samples: int) -> None:
+    for first in range(0, len(SAMPLES) - num_samples, num_samples):
+        few = SAMPLES[first : first + num_samples]
+        corpus = open_corpus(job_config(held_out_share=0.0001), few)
+        assert (corpus.num_training, corpus.num_held_out) == (num_samples - 1, 1)
+        assert held_out(open_corpus(job_config(held_out_share=0.0001), few[::-1])) == held_out(
+            corpus
+        )
+
+
+def test_at_least_the_share_is_held_out() -> None:
+    for first in range(0, 280, 20):
+        twenty = SAMPLES[first : first + 20]
+        assert open_corpus(job_config(held_out_share=0.25), twenty).num_held_out >= 5
+
+
+def test_feedback_moves_no_sample_of_a_small_file_to_the_other_side() -> None:
+    few, feedback = SAMPLES[:4], SAMPLES[100:]
+    before = open_corpus(job_config(held_out_share=0.1), few)
+    trained, judged = texts(before)
+    before.add(feedback)
+    restarted = open_corpus(job_config(held_out_share=0.1), few, feedback=feedback)
+    for after in (before, restarted):
+        assert trained <= texts(after)[0]
+        assert judged <= texts(after)[1]
+        assert not texts(after)[0] & texts(after)[1]
+    assert texts(before) == texts(restarted)
 
 
 def test_general_text_is_cut_to_what_fits_a_micro_batch() -> None:
