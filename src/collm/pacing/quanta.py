@@ -29,6 +29,20 @@ class QuantumKind(StrEnum):
     """Copy part of the training state for a checkpoint; sized in parameters."""
 
 
+COMPARING = frozenset({QuantumKind.EVALUATE_FORWARD, QuantumKind.EVALUATE_LOSS, QuantumKind.STAGE})
+"""Kinds that serve to judge a candidate."""
+LEARNING = frozenset(
+    {
+        QuantumKind.PREPARE,
+        QuantumKind.FORWARD,
+        QuantumKind.LOSS,
+        QuantumKind.BACKWARD,
+        QuantumKind.OPTIMIZER,
+    }
+)
+"""Kinds that change a shadow; a little of ``PREPARE`` is for judging."""
+
+
 @dataclass(frozen=True, slots=True)
 class Quantum:
     """The smallest piece of training that runs without looking up."""

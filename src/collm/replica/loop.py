@@ -11,7 +11,7 @@ from collm.engine.scheduler import Scheduler
 from collm.metrics.exporter import ReplicaMetrics
 from collm.pacing.budgets import Budget
 from collm.pacing.cost import StepCostModel
-from collm.pacing.quanta import Quantum, QuantumKind
+from collm.pacing.quanta import COMPARING, Quantum
 from collm.replica.board import Board
 from collm.replica.inbox import (
     Abort,
@@ -41,7 +41,6 @@ _log = logging.getLogger(__name__)
 
 _IDLE_WAIT_S = 0.25
 """Longest sleep with nothing to serve or learn; messages end it."""
-_EVALUATION = frozenset({QuantumKind.EVALUATE_FORWARD, QuantumKind.EVALUATE_LOSS})
 
 
 class StepHandle(Protocol):
@@ -181,7 +180,7 @@ class StepLoop:
             return
         ended_s = self._clock.now_s()
         self._budget.spent(quantum, ended_s - started_s, ended_s)
-        work: Literal["train", "evaluate"] = "evaluate" if quantum.kind in _EVALUATION else "train"
+        work: Literal["train", "evaluate"] = "evaluate" if quantum.kind in COMPARING else "train"
         self._metrics.observe_quantum(quantum.kind, ended_s - started_s, work, quantum.adapter)
         self._learner.handle(events)
 

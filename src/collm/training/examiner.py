@@ -9,7 +9,7 @@ from collm.gate.config import GENERAL, GateConfig
 from collm.gate.rotation import Rotation
 from collm.gate.trial import Trial, Verdict
 from collm.lora.state import AdapterState
-from collm.pacing.quanta import Quantum
+from collm.pacing.quanta import COMPARING, LEARNING, Quantum, QuantumKind
 from collm.training.corpus import Corpus
 from collm.training.measuring import MeanLoss, Measured, Meter, mean_of
 from collm.training.microbatch import MicroBatch, num_packed_rows, pack
@@ -81,6 +81,13 @@ class Examiner:
     def spend(self, num_rows: int) -> None:
         """Note rows that were evaluated."""
         self._allowance.spend(num_rows)
+
+    def took(self, kind: QuantumKind, seconds: float) -> None:
+        """Note what a quantum of this kind took: the allowance is one of time."""
+        if kind in COMPARING:
+            self._allowance.took(evaluated_s=seconds)
+        elif kind in LEARNING:
+            self._allowance.took(learned_s=seconds)
 
     def affords(self, num_rows: int) -> bool:
         """Return whether so many rows may be evaluated now."""

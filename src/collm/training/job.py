@@ -114,6 +114,10 @@ class Job:
             return None
         return self._snapshots.amid(self._learn())
 
+    def took(self, kind: QuantumKind, seconds: float) -> None:
+        """Note how long a quantum of this job took."""
+        self._examiner.took(kind, seconds)
+
     def snapshot_program(self) -> Program | None:
         """Return the snapshot that was asked for, if it can be taken; nothing else is done."""
         is_possible = self._snapshots.is_due and self._new_base is None

@@ -60,7 +60,10 @@ class Trainer:
         assert self._current is not None
         job, started_s = self._current, self._clock.now_s()
         self._quantum = next(self._program, None)
-        self._shares.spend(job.name, self._clock.now_s() - started_s)
+        seconds = self._clock.now_s() - started_s
+        self._shares.spend(job.name, seconds)
+        if isinstance(job, Job):  # a round's comparing is paid for by its plan
+            job.took(quantum.kind, seconds)
         return _taken(job)
 
     def add(self, job: AnyJob) -> None:

@@ -11,7 +11,7 @@ from collm.gate.config import GENERAL
 from collm.gate.trial import Verdict
 from collm.lora.state import AdapterState
 from collm.model.decoder import Decoder
-from collm.pacing.quanta import Quantum, QuantumKind
+from collm.pacing.quanta import COMPARING, Quantum, QuantumKind
 from collm.training.events import JobFinished, ShadowReset, TrainingEvent
 from collm.training.job import Job
 from collm.training.open_trial import OpenTrial
@@ -315,6 +315,35 @@ def test_evaluations_keep_to_their_share_of_what_was_learned(decoder: Decoder) -
         assert evaluated <= granted + 0.2 * 3 * learned + 1
     assert num_trials > 5
     assert evaluated > 0.8 * 0.2 * 3 * learned
+
+
+class PricedClock(ManualClock):
+    """Each quantum takes ``quantum_s``: the trainer looks before and after it."""
+
+    quantum_s = 0.0
+
+    def now_s(self) -> float:
+        self.advance(self.quantum_s)
+        return super().now_s()
+
+
+def test_evaluations_keep_to_their_share_of_the_time_not_of_the_rows(decoder: Decoder) -> None:
+    gate = gate_config(evaluation_share=0.2, min_samples=10, error=1e-9)
+    config, held_out = job_config(evaluate_every=1), lessons(80, RIGHT, seed=2)
+    clock = PricedClock()
+    job = make_job(decoder, config, training=TRAINING, held_out=held_out, gate=gate)
+    trainer = Trainer([job], clock)
+    spent = {True: 0.0, False: 0.0}
+    for number in range(20_000):
+        quantum = trainer.peek()
+        assert quantum is not None
+        compares = quantum.kind in COMPARING
+        clock.quantum_s = 0.03 if compares else 0.01  # by rows, a third would be bought
+        trainer.run(quantum)
+        spent[compares] += clock.quantum_s
+        if number == 10_000:  # what was bought before the first times are forgiven: start anew
+            spent = dict.fromkeys(spent, 0.0)
+    assert 0.15 < spent[True] / spent[False] < 0.22
 
 
 def test_a_trial_waits_until_enough_of_each_slice_is_affordable(decoder: Decoder) -> None:
