@@ -18,6 +18,12 @@ _MIN_RATIO = 0.1
 _MIN_PREDICTION_S = 1e-6
 _WINDOW = 256
 """Ratios that the upper bound is taken from."""
+_LEVEL_GAIN = 0.01
+"""How far one observation moves the level at which the quantile is taken: a miss by almost this,
+one that was covered back by a twentieth of it at a quantile of 95 %."""
+_MAX_RAISE = 0.5
+"""Most that the level rises, as a share of what the quantile leaves: hiccups rarer than the rest
+must not become the bound."""
 _PRIOR_RATIOS = tuple(0.9 + 0.6 * i / 39 for i in range(40))
 """Ratios assumed before any are seen, so that two early hiccups do not set the bound."""
 _UNSEEN = 1e-200
@@ -42,7 +48,12 @@ class OnlineCost:
     prediction. A feature that no longer varies keeps its coefficient.
 
     The upper bound is the prediction times a quantile of the latest ratios of seconds to the
-    prediction made beforehand, so it follows noise and drift.
+    prediction made beforehand, so it follows noise and drift. It follows them with a delay, in
+    which more than the planned share is missed; so the level of the quantile rises with each miss
+    and sinks with each hit, at rates that balance at ``quantile``.
+
+    Source of the moving level: Gibbs and Candès, Adaptive Conformal Inference Under Distribution
+    Shift, arXiv 2106.00170, equation 2.
 
     Args:
         prior: Coefficient of each feature until there are data, and afterwards wherever the data
@@ -54,6 +65,7 @@ class OnlineCost:
         n = len(prior)
         self._coefficients = tuple(prior)
         self._quantile = quantile
+        self._level = quantile
         self._gram = [[0.0] * n for _ in range(n)]
         self._moment = [0.0] * n
         self._weight = 1.0
@@ -91,9 +103,13 @@ class OnlineCost:
         """Score the standing bound against a measured time, then learn from it."""
         predicted = self.predict_s(features)
         self._num_observed += 1
-        self._num_covered += seconds <= predicted * self._upper_ratio
+        is_covered = seconds <= predicted * self._upper_ratio
+        self._num_covered += is_covered
         if self._num_observed > _FIRST_FIT:  # before, it would be a ratio to the prior
             self._ratios.append(seconds / predicted)
+            moved = self._level + _LEVEL_GAIN * (self._quantile - is_covered)
+            highest = self._quantile + _MAX_RAISE * (1.0 - self._quantile)
+            self._level = min(max(moved, self._quantile), highest)
         self._add(features, max(seconds, _MIN_RATIO * predicted))
         if self._num_observed == _FIRST_FIT or self._num_observed % _REFIT_EVERY == 0:
             self._refit()
@@ -134,4 +150,4 @@ class OnlineCost:
 
     def _ratio_at_quantile(self) -> float:
         ordered = sorted(self._ratios)
-        return ordered[int(self._quantile * len(ordered))]
+        return ordered[int(self._level * len(ordered))]

@@ -97,6 +97,19 @@ def test_upper_bounds_cover_95_percent_of_steps(noise: float) -> None:
     assert model.calibration.covered_share == pytest.approx(0.95, abs=0.02)
 
 
+def test_upper_bounds_cover_95_percent_on_a_machine_whose_speed_changes() -> None:
+    rng, model = random.Random(3), StepCostModel()
+    num_covered, slowness = 0, 1.0
+    for i in range(4_500):
+        if i % 150 == 0:
+            slowness = rng.choice((1.0, 1.2, 1.5))
+        load = random_load(rng)
+        seconds = slowness * seconds_of(load) * rng.lognormvariate(0.0, 0.1)
+        num_covered += i >= 500 and seconds <= model.upper_s(load)
+        model.observe(load, seconds)
+    assert 0.945 <= num_covered / 4_000 <= 0.97
+
+
 def test_calibration_scores_the_bound_that_stood_before_the_observation() -> None:
     model = StepCostModel()
     load = StepLoad(num_decode_tokens=4)
