@@ -25,7 +25,7 @@ from collm.model.decoder import Decoder
 from collm.model.weights import load_weights
 from collm.ops.quantized import Quantization
 from collm.pacing.config import PacingConfig
-from collm.types import Request, RequestId, SamplingParams
+from collm.types import Request, RequestId, SamplingParams, SequenceProgress
 
 BASE = "base"
 Prompts = Sequence[Sequence[int]]
@@ -138,7 +138,7 @@ class CollmSide:
 class _IdlePrefill:
     """Lets each step carry as many prefill tokens as a replica's do when nothing decodes."""
 
-    def prefill_tokens(self, num_decode_tokens: int, num_context_tokens: int) -> int:
+    def prefill_tokens(self, decodes: Sequence[SequenceProgress], now_s: float) -> int:
         return PacingConfig().max_prefill_tokens
 
 

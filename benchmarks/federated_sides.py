@@ -36,7 +36,7 @@ from collm.training.measuring import Limits
 from collm.training.round_job import RoundJob
 from collm.training.samples import TokenSample, prepare_general, prepare_samples
 from collm.training.trainer import Trainer
-from collm.types import Request, RequestId, SamplingParams
+from collm.types import Request, RequestId, SamplingParams, SequenceProgress
 from collm.workload.score import exact_match
 
 _BASE = "base"
@@ -244,5 +244,5 @@ class _WholeBatches:
 class _SteadyPrefill:
     """Lets each step carry as many prefill tokens as a replica's may at most."""
 
-    def prefill_tokens(self, num_decode_tokens: int, num_context_tokens: int) -> int:
+    def prefill_tokens(self, decodes: Sequence[SequenceProgress], now_s: float) -> int:
         return _MAX_PREFILL_TOKENS

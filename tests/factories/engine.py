@@ -1,6 +1,7 @@
 """A scheduler's surroundings without a model: versions, a runner with checkable KV, a loop."""
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence as Row
 from dataclasses import dataclass, field
 from zlib import crc32
 
@@ -17,6 +18,7 @@ from collm.types import (
     Request,
     RequestId,
     SamplingParams,
+    SequenceProgress,
     TokenEvent,
     VersionId,
 )
@@ -108,7 +110,7 @@ class FixedPrefillLimit:
     def __init__(self, num_tokens: int = 10_000) -> None:
         self.num_tokens = num_tokens
 
-    def prefill_tokens(self, num_decode_tokens: int, num_context_tokens: int) -> int:
+    def prefill_tokens(self, decodes: Row[SequenceProgress], now_s: float) -> int:
         return self.num_tokens
 
 

@@ -1,6 +1,7 @@
 """Decide what each step computes, and turn its tokens into events."""
 
 from bisect import insort
+from collections.abc import Sequence as Row
 from operator import attrgetter, itemgetter
 from typing import Protocol
 
@@ -38,8 +39,8 @@ class VersionPins(Protocol):
 class PrefillLimit(Protocol):
     """Says how much prefill may join a step, so that its decodes are not late."""
 
-    def prefill_tokens(self, num_decode_tokens: int, num_context_tokens: int) -> int:
-        """Return the most prefill tokens, at least 1, beside these decodes and their context."""
+    def prefill_tokens(self, decodes: Row[SequenceProgress], now_s: float) -> int:
+        """Return the most prefill tokens, at least 1, beside these decodes."""
         ...
 
 
@@ -161,8 +162,8 @@ class Scheduler:
         items = self._schedule_decodes()
         prefills = [sequence for sequence in self._running if sequence.is_prefilling]
         if prefills or len(self._waiting):
-            num_context = sum(item.first_position + 1 for item in items)
-            limit = self._prefill_limit.prefill_tokens(len(items), num_context)
+            decodes = [item.sequence.progress(is_running=True) for item in items]
+            limit = self._prefill_limit.prefill_tokens(decodes, now_s)
             budget = min(max(limit, 1), self._max_step_tokens - len(items))
             budget = self._schedule_prefills(prefills, items, budget)
             self._admit(items, budget, now_s)

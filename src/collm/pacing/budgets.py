@@ -10,6 +10,9 @@ from collm.pacing.deadlines import IDLE, PrefillLimit, StepCost, look_ahead
 from collm.pacing.quanta import Quantum, QuantumKind
 from collm.types import SequenceProgress
 
+_TOKENS_AHEAD = 8
+"""So many tokens ahead of its deadlines a decode stays before training takes its time: when a
+prompt comes, that is what longer steps are made of."""
 _PROBE_AFTER_S = 1.0
 """How long an unbelievable bound may keep training from measuring itself again."""
 
@@ -45,9 +48,10 @@ class ObjectiveBudget:
 
     A quantum runs if its upper bound fits in the slack, and if the gap since the latest token of
     any decoding sequence, with the quantum and the next step, stays within ``objectives.gap_s``.
-    With nothing to serve, every quantum runs. While a message waits, none does. While prefill is
-    due, at most one runs: the prefill has to be computed all the same, so putting it off gains no
-    training time, and it would be in the way of the requests that come next.
+    With nothing to serve, every quantum runs. While a message waits, or prefill is due, none does:
+    the prefill has to be computed all the same, so putting it off gains no training time, and it
+    would be in the way of the requests that come next. For these a decode stays some tokens ahead
+    of its deadlines: training takes what it is ahead beyond that.
 
     Credit pays for quanta that slack does not cover: any number within the gap rule, and one
     per pause even when the next step alone breaks that rule, or else the guarantee were none.
@@ -113,6 +117,7 @@ class ObjectiveBudget:
                 now_s,
                 self._prefill_limit,
                 num_adapters,
+                _TOKENS_AHEAD * self._objectives.tpot_s,
             )
         self._is_idle = outlook.is_idle
         self._has_prefill = outlook.has_prefill
@@ -137,7 +142,7 @@ class ObjectiveBudget:
 
     def _is_free(self, quantum: Quantum) -> bool:
         """Whether serving does not notice the quantum."""
-        if self._has_prefill and self._num_ran > 0:
+        if self._has_prefill:
             return False
         ends_s = self._now_s + self._bound_s(quantum)
         return ends_s <= self._slack_ends_s and ends_s <= self._gap_ends_s

@@ -48,11 +48,11 @@ class PacingConfig:
     tpot_s: float = DEFAULT_TPOT_S
     """Objective for the mean time per output token after the first, in seconds."""
     max_itl_s: float | None = None
-    """Longest gap between two tokens that training may cause, in seconds; unset is twice
-    ``tpot_s``."""
+    """Longest gap between two tokens that training, or another request's prefill, may cause, in
+    seconds; unset is twice ``tpot_s``."""
     margin_share: float = 0.1
-    """Share of the TTFT and TPOT objectives kept back for what follows the step loop, such as
-    detokenizing and HTTP."""
+    """Share of all three objectives kept back for steps longer than expected, and for what follows
+    the step loop, such as detokenizing and HTTP."""
     max_quantum_ms: float = 40.0
     """Longest quantum in milliseconds; micro-batches are sized and cut for it."""
     quantile: float = 0.95
@@ -88,7 +88,7 @@ class PacingConfig:
         """The objectives that the step loop works towards: what was promised, less the margin."""
         kept = 1.0 - self.margin_share
         promised = Objectives(self.ttft_s, self.tpot_s, self.max_itl_s)
-        return Objectives(promised.ttft_s * kept, promised.tpot_s * kept, promised.gap_s)
+        return Objectives(promised.ttft_s * kept, promised.tpot_s * kept, promised.gap_s * kept)
 
     @property
     def max_quantum_s(self) -> float:

@@ -21,8 +21,8 @@ class StepCost(Protocol):
 class PrefillLimit(Protocol):
     """How many prefill tokens a step may carry beside its decodes."""
 
-    def prefill_tokens(self, num_decode_tokens: int, num_context_tokens: int) -> int:
-        """Return the most prefill tokens, at least 1."""
+    def prefill_tokens(self, decodes: Sequence[SequenceProgress], now_s: float) -> int:
+        """Return the most prefill tokens of a step with these decodes, at least 1."""
         ...
 
 
@@ -48,6 +48,14 @@ class Outlook:
 IDLE = Outlook(slack_s=math.inf, next_step_s=0.0, oldest_token_at_s=math.inf, has_prefill=False)
 
 
+def due_at_s(progress: SequenceProgress, objectives: Objectives) -> float:
+    """Return when a sequence's next token is due, in reach or not: see ``next_deadline_s``."""
+    first_s = progress.first_token_at_s
+    if first_s is None:
+        first_s = progress.arrived_at_s + objectives.ttft_s
+    return first_s + progress.num_output_tokens * objectives.tpot_s
+
+
 def next_deadline_s(
     progress: SequenceProgress, objectives: Objectives, now_s: float, work_s: float
 ) -> float:
@@ -58,7 +66,7 @@ def next_deadline_s(
     too late for the next token's deadline, the token takes the first reachable one of the same
     grid, ``n`` · TPOT later: a miss cannot be undone, and chasing it would freeze training.
     """
-    due_s = _due_s(progress, objectives)
+    due_s = due_at_s(progress, objectives)
     ready_s = now_s + work_s
     if due_s >= ready_s:
         return due_s
@@ -87,6 +95,7 @@ def look_ahead(
     now_s: float,
     limit: PrefillLimit | None = None,
     num_adapters: int = 0,
+    reserve_s: float = 0.0,
 ) -> Outlook:
     """Predict what is due when, as the step loop really works, at the upper quantile.
 
@@ -108,6 +117,7 @@ def look_ahead(
         now_s: The present.
         limit: Most prefill tokens in a step; ``None`` for any number.
         num_adapters: Different adapter versions in a step.
+        reserve_s: How far ahead of its deadline a decode should stay, whatever is to come.
     """
     if not progress:
         return IDLE
@@ -121,14 +131,14 @@ def look_ahead(
     if len(decodes) < len(progress):
         max_chunk = sys.maxsize
         if limit is not None:
-            max_chunk = limit.prefill_tokens(len(decodes), decode_load.num_context_tokens)
+            max_chunk = limit.prefill_tokens(decodes, now_s)
         prefills = [one for one in progress if not one.is_running or one.num_remaining_prefill > 1]
         slack, next_step_s = _prefill_ahead(
             prefills, objectives, cost, now_s, decode_load, max_chunk
         )
     oldest_s = math.inf
     for one in decodes:
-        slack = min(slack, _spare_s(one, objectives, now_s, next_step_s))
+        slack = min(slack, _decode_spare_s(one, objectives, now_s, next_step_s, reserve_s))
         if one.last_token_at_s is not None and one.last_token_at_s < oldest_s:
             oldest_s = one.last_token_at_s
     return Outlook(
@@ -151,7 +161,7 @@ def _prefill_ahead(
     step_s = cost.upper_s(decode_load)
     slack, next_step_s = math.inf, step_s
     num_tokens, prefill_s = 0, 0.0
-    for one in sorted(prefills, key=lambda one: _due_s(one, objectives)):
+    for one in sorted(prefills, key=lambda one: due_at_s(one, objectives)):
         num_own = max(one.num_remaining_prefill, 1)
         own_s = _prefill_s(one, num_own, decode_load, cost) - step_s
         next_step_s += own_s * min(max(max_chunk - num_tokens, 0), num_own) / num_own
@@ -184,8 +194,15 @@ def _spare_s(
     return max(due_s - now_s - work_s, 0.0)
 
 
-def _due_s(progress: SequenceProgress, objectives: Objectives) -> float:
-    first_s = progress.first_token_at_s
-    if first_s is None:
-        first_s = progress.arrived_at_s + objectives.ttft_s
-    return first_s + progress.num_output_tokens * objectives.tpot_s
+def _decode_spare_s(
+    progress: SequenceProgress,
+    objectives: Objectives,
+    now_s: float,
+    work_s: float,
+    reserve_s: float,
+) -> float:
+    """Return what a decode can spare: nothing while it makes up for a short delay."""
+    ahead_s = due_at_s(progress, objectives) - now_s - work_s
+    if ahead_s < -objectives.gap_s:  # it will not catch up soon, and training goes on beside it
+        return _spare_s(progress, objectives, now_s, work_s)
+    return max(ahead_s - reserve_s, 0.0)

@@ -47,9 +47,9 @@ def test_the_prefill_limit_is_told_the_decodes_of_the_step():
     calls = []
 
     class Recorder(FixedPrefillLimit):
-        def prefill_tokens(self, num_decode_tokens, num_context_tokens):
-            calls.append((num_decode_tokens, num_context_tokens))
-            return super().prefill_tokens(num_decode_tokens, num_context_tokens)
+        def prefill_tokens(self, decodes, now_s):
+            calls.append(decodes)
+            return super().prefill_tokens(decodes, now_s)
 
     loop = Loop(prefill_limit=Recorder())
     loop.add(request("a", [1, 2, 3]))
@@ -57,7 +57,10 @@ def test_the_prefill_limit_is_told_the_decodes_of_the_step():
     loop.step()  # only decodes: nobody asks
     loop.add(request("b", [1, 2, 3]))
     loop.step()
-    assert calls == [(0, 0), (1, 5)]
+    nobody, (decode,) = calls
+    assert nobody == []
+    assert (decode.num_output_tokens, decode.num_context_tokens) == (2, 4)
+    assert decode.last_token_at_s is not None
 
 
 def test_waiting_requests_are_admitted_in_order_of_arrival():

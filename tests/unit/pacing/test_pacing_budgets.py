@@ -20,6 +20,8 @@ OBJECTIVES = Objectives(ttft_s=0.8, tpot_s=0.1, max_itl_s=0.2)
 QUANTUM = Quantum(QuantumKind.FORWARD, 512)
 QUANTUM_S = 0.03
 STEP_S = 0.04
+AHEAD_S = 0.8
+"""What a decode stays ahead of its deadlines, whatever training would like: eight tokens."""
 
 
 class FixedCost:
@@ -79,7 +81,7 @@ class Bench:
         self.budget.begin(progress, self.clock.now_s())
 
     def decoding(self, slack_s: float, since_token_s: float = 0.0) -> SequenceProgress:
-        """Return a sequence whose next token leaves ``slack_s`` before its step must start."""
+        """Return a sequence that can do without ``slack_s`` before its next step starts."""
         now_s = self.clock.now_s()
         return SequenceProgress(
             arrived_at_s=0.0,
@@ -88,7 +90,7 @@ class Bench:
             num_context_tokens=8,
             last_token_at_s=now_s - since_token_s,
             is_running=True,
-            first_token_at_s=now_s + slack_s + STEP_S - OBJECTIVES.tpot_s,
+            first_token_at_s=now_s + slack_s + AHEAD_S + STEP_S - OBJECTIVES.tpot_s,
         )
 
     def waiting(self) -> SequenceProgress:
@@ -152,12 +154,28 @@ def test_number_of_quanta_beside_a_decoding_sequence(
 
 
 @BOTH
-def test_one_quantum_a_pause_runs_while_prefill_is_due(kind: type[ObjectiveBudget]) -> None:
+def test_no_quantum_runs_on_slack_while_prefill_is_due(kind: type[ObjectiveBudget]) -> None:
     bench = Bench(kind)
     bench.begin(bench.waiting())
-    assert bench.count() == 1
+    assert bench.count() == 0
     bench.begin(bench.decoding(slack_s=0.5), bench.waiting())
-    assert bench.count() == 1
+    assert bench.count() == 0
+
+
+@BOTH
+def test_credit_pays_while_prefill_is_due(kind: type[ObjectiveBudget]) -> None:
+    bench = Bench(kind, share=0.1)
+    bench.clock.advance(1.0)  # earns 100 ms
+    bench.begin(bench.waiting())
+    assert bench.count() == 3
+
+
+@pytest.mark.parametrize("ahead_s", [AHEAD_S - 0.01, 0.3, 0.0, -0.1])
+@BOTH
+def test_a_decode_first_gets_some_tokens_ahead(kind: type[ObjectiveBudget], ahead_s: float) -> None:
+    bench = Bench(kind)
+    bench.begin(bench.decoding(slack_s=ahead_s - AHEAD_S))
+    assert bench.count() == 0
 
 
 def test_each_step_allows_the_next_quantum() -> None:

@@ -6,11 +6,11 @@ from collm.errors import ConfigError
 from collm.pacing.config import Objectives, PacingConfig
 
 
-def test_objectives_keep_the_margin_back_but_not_from_the_gap() -> None:
+def test_objectives_keep_the_margin_back() -> None:
     objectives = PacingConfig(ttft_s=1.0, tpot_s=0.2, margin_share=0.25).objectives
     assert objectives.ttft_s == pytest.approx(0.75)
     assert objectives.tpot_s == pytest.approx(0.15)
-    assert objectives.gap_s == pytest.approx(0.4)
+    assert objectives.gap_s == pytest.approx(0.3)
 
 
 def test_gap_is_twice_tpot_unless_given() -> None:

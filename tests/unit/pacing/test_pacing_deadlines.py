@@ -1,4 +1,5 @@
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ class LinearCost:
 
 
 class FixedLimit:
-    def prefill_tokens(self, num_decode_tokens: int, num_context_tokens: int) -> int:
+    def prefill_tokens(self, decodes: Sequence[SequenceProgress], now_s: float) -> int:
         return 50
 
 
@@ -122,6 +123,20 @@ def test_a_prefill_that_has_begun_counts_like_a_waiting_one() -> None:
 def test_a_late_request_leaves_slack_for_training() -> None:
     # Due at 0.8, now 3.05; ready at 3.15, so the deadline is 3.2.
     assert slack_s((waiting(80),), OBJECTIVES, LinearCost(), 3.05) == pytest.approx(0.05)
+
+
+def test_a_decode_keeps_its_reserve() -> None:
+    # Due at 0.9; a step takes 21 ms.
+    for reserve_s, expected in ((0.0, 0.379), (0.3, 0.079), (0.4, 0.0)):
+        outlook = look_ahead((decoding(1),), OBJECTIVES, LinearCost(), 0.5, reserve_s=reserve_s)
+        assert outlook.slack_s == pytest.approx(expected)
+
+
+def test_a_decode_that_is_a_little_late_has_nothing_to_spare_until_it_caught_up() -> None:
+    # Token 1 is due at 0.9 and was ready at 0.95; once the gap's 200 ms are exceeded the next
+    # deadline of its grid counts, 1.2.
+    assert slack_s((decoding(1),), OBJECTIVES, LinearCost(), 0.929) == 0.0
+    assert slack_s((decoding(1),), OBJECTIVES, LinearCost(), 1.129) == pytest.approx(0.05)
 
 
 def test_oldest_token_is_that_of_the_most_starved_decode() -> None:
