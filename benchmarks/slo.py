@@ -31,8 +31,9 @@ import torch
 
 from collm.metrics.attainment import measure_attainment
 from collm.model.checkpoint import Checkpoint
-from collm.pacing.config import Objectives, PacingConfig
+from collm.pacing.config import Objectives
 from slo_arms import ArmReplica, Prompt, learn_first_version, open_arms
+from slo_outcome import report_blocks
 from slo_plan import (
     MAX_OUTPUT_TOKENS,
     MIN_ATTAINMENT,
@@ -42,22 +43,7 @@ from slo_plan import (
     block_size,
     plan_turns,
 )
-from slo_report import (
-    ARMS,
-    LATENCY,
-    OBJECTIVE,
-    OFF,
-    UNCONTROLLED,
-    Block,
-    Summary,
-    calibration_rows,
-    judge,
-    latency_row,
-    pairable,
-    raw_block,
-    summarize,
-    training_row,
-)
+from slo_report import ARMS, OFF, UNCONTROLLED, Block
 from slo_store import BlockFolder
 from slo_traffic import Traffic
 
@@ -219,50 +205,11 @@ class _Run:
         blocks = [one for one in folder.blocks() if (one.arm, one.load, one.number) in wanted]
         report.note(f"{len(blocks)} of {len(wanted)} blocks are finished.")
         report.raw["capacity_per_s"] = self._capacity_per_s
-        _report(report, blocks, self._objectives)
-
-
-def _report(report: Report, blocks: Sequence[Block], objectives: Objectives) -> None:
-    pacing, seed = PacingConfig(), report.arguments.seed
-    summaries: list[Summary] = []
-    bars = []
-    for load in report.arguments.loads:
-        off_blocks = [block for block in blocks if block.load == load and block.arm == OFF]
-        if not off_blocks:
-            continue
-        summaries.append(summarize(off_blocks, off_blocks, objectives, seed))
-        for arm in (LATENCY, OBJECTIVE, UNCONTROLLED):
-            own = [block for block in blocks if block.load == load and block.arm == arm]
-            own, beside = pairable(own, off_blocks)
-            if not own:
-                continue
-            summaries.append(summarize(own, beside, objectives, seed))
-            if arm != UNCONTROLLED:
-                off = summarize(beside, beside, objectives, seed)
-                bars += judge(summaries[-1], off, objectives, pacing.max_quantum_s, pacing.quantile)
-    tables = {
-        "What users notice": [latency_row(one) for one in summaries],
-        "What training cost and got": [training_row(one) for one in summaries if one.arm != OFF],
-        f"Times under their {pacing.quantile:.0%} bound": calibration_rows(blocks),
-        "Bars": [bar.row() for bar in bars],
-    }
-    for title, rows in tables.items():
-        if rows:
-            report.table(title, rows)
-    report.raw["blocks"] = [raw_block(block) for block in blocks]
-    report.raw["bars"] = [bar.row() for bar in bars]
-    num_met = sum(bar.is_met for bar in bars)
-    report.note(f"{num_met} of {len(bars)} bars met.")
-    report.note(
-        "Share of what serving left: time of quanta, evaluation included, over this arm's wall time"
-        " less the step time of training off in the same blocks; above 1 where waiting made steps"
-        " fuller, and so fewer. Blocks end with their last answer. Training tokens are those of"
-        " finished optimizer steps: what was half done at a block's end is left out."
-    )
-    report.note(
-        "Requests come from a client in the replica's process, as tokens: no HTTP, no text."
-        " Arms are replicas of one process with weights of their own; one at a time works."
-    )
+        report_blocks(report, blocks, self._arguments.loads, self._arguments.seed)
+        report.note(
+            "Requests come from a client in the replica's process, as tokens: no HTTP, no text."
+            " Arms are replicas of one process with weights of their own; one at a time works."
+        )
 
 
 def _outline(block: Block, objectives: Objectives) -> str:
