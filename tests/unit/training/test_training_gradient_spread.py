@@ -95,3 +95,22 @@ def test_one_micro_batch_says_nothing(decoder: Decoder) -> None:
     job = make_job(decoder, config, training=make_samples([30, 35], seed=5))
     (report,) = reports(run_until(Trainer([job], ManualClock()), steps(1)))
     assert report.gradient == GradientSums()
+
+
+def test_one_step_in_four_is_cut_in_two_where_it_would_be_one_micro_batch(
+    decoder: Decoder,
+) -> None:
+    config = job_config(tokens_per_step=40, micro_batch_tokens=44)
+    training = make_samples([10] * 40, seed=6)
+    job = make_job(decoder, config, training=training, held_out=())
+    found = reports(run_until(Trainer([job], ManualClock()), steps(8)))
+    assert [one.gradient.num_differences for one in found] == [1, 0, 0, 0, 1, 0, 0, 0]
+    assert {one.num_tokens for one in found} == {40}
+
+
+def test_steps_of_several_micro_batches_are_not_cut_further(decoder: Decoder) -> None:
+    config = job_config(tokens_per_step=80, micro_batch_tokens=40)
+    training = make_samples([10] * 40, seed=6)
+    job = make_job(decoder, config, training=training, held_out=())
+    found = reports(run_until(Trainer([job], ManualClock()), steps(4)))
+    assert [one.gradient.num_differences for one in found] == [1, 1, 1, 1]

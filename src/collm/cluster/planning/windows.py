@@ -80,9 +80,12 @@ class Window:
         )
 
     def served(self) -> ServedWindow:
-        """Return what it attained, for a calibration."""
+        """Return what it attained, for a calibration.
+
+        A window in which more ended than arrived worked off what was left before: that was load.
+        """
         return ServedWindow(
-            arrivals_per_s=self.num_arrived / self.seconds,
+            arrivals_per_s=max(self.num_arrived, self.num_ended) / self.seconds,
             credit_share=self.credit_share,
             num_arrived=self.num_ended,
             num_met=self.num_met,
