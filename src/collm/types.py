@@ -233,6 +233,8 @@ class AdapterTotals:
     """Of requests that are over."""
     training_s: float = 0.0
     """Time of its quanta, evaluation included."""
+    evaluation_s: float = 0.0
+    """Time of those of them that evaluate."""
     num_trained_tokens: int = 0
     num_steps: int = 0
     """Optimizer steps."""
@@ -262,6 +264,30 @@ class ReplicaTotals:
     """Sum of their squares, in s²."""
     adapters: Mapping[str, AdapterTotals] = field(default_factory=dict)
     """By the name that requests gave, without a version; the base model's id among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What an adapter was found to be worth after so much training."""
+
+    num_tokens: int
+    """``AdapterTotals.num_trained_tokens`` as it was when the measured parameters came about."""
+    loss: float
+    """Cross-entropy on held-out samples, in nats per token."""
+    num_samples: int
+    """Held-out samples behind it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningState:
+    """How an adapter learns on a replica now."""
+
+    tokens_per_step: int
+    """Sample tokens of an optimizer step, as its job is configured."""
+    is_joint: bool
+    """Whether it is learned together with other replicas, in rounds."""
+    evaluation: Evaluation | None = None
+    """The latest one; ``None`` before any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +334,8 @@ class ReplicaSnapshot:
     """Whether it finishes what it has and takes nothing new."""
     base_digest: str
     """Digest of the base model: adapters go only between replicas that have the same."""
+    learning: Mapping[str, LearningState] = field(default_factory=dict)
+    """By adapter that learns here; those whose jobs are paused are not in it."""
     totals: ReplicaTotals = ReplicaTotals()
     """What it did so far."""
     allocation: int = 0

@@ -36,6 +36,7 @@ class RecordedTrainer:
 
     def __init__(self) -> None:
         self.adapters: tuple[str, ...] = ()
+        self.paused: set[str] = set()
         self.calls: list[tuple[Any, ...]] = []
         self.half_done: tuple[Any, ...] = ()
         """Events of a step that was half taken."""
@@ -65,10 +66,18 @@ class RecordedTrainer:
 
     def pause(self, adapter):
         self.calls.append(("pause", adapter))
+        self.paused.add(adapter)
         return self.half_done
 
     def resume(self, adapter):
         self.calls.append(("resume", adapter))
+        self.paused.discard(adapter)
+
+    def is_paused(self, adapter):
+        return adapter in self.paused
+
+    def configured_tokens_per_step(self, adapter):
+        return 30
 
     def add_samples(self, adapter, samples):
         self.calls.append(("add samples", adapter, samples))

@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 from collm.errors import DataError
 from collm.types import (
     AdapterTotals,
+    Evaluation,
     GradientSums,
+    LearningState,
     ReplicaSnapshot,
     ReplicaTotals,
     StepCoefficients,
@@ -17,6 +19,8 @@ from collm.types import (
 _FRONTS_OWN = ("url", "taken_at_s")
 """Fields that only the front can know."""
 _COEFFICIENTS = tuple(one.name for one in fields(StepCoefficients))
+_EVALUATION = tuple(one.name for one in fields(Evaluation))
+_LEARNING = tuple(one.name for one in fields(LearningState))
 _FIELDS = tuple(one.name for one in fields(ReplicaSnapshot) if one.name not in _FRONTS_OWN)
 # Far beyond anything real, and such that no prediction overflows.
 _MAX_NUMBER = 1e4
@@ -34,6 +38,7 @@ def to_json(snapshot: ReplicaSnapshot) -> dict[str, object]:
     value["names"] = list(snapshot.names)
     for name in ("active", "quality", "quality_noise"):
         value[name] = dict(getattr(snapshot, name))
+    value["learning"] = {name: asdict(one) for name, one in snapshot.learning.items()}
     value["totals"] = asdict(snapshot.totals)
     return value
 
@@ -79,9 +84,32 @@ def from_json(value: object, *, url: str, taken_at_s: float) -> ReplicaSnapshot:
         max_model_len=_count("max_model_len", row["max_model_len"], least=1),
         is_draining=_typed("is_draining", row["is_draining"], bool),
         base_digest=_typed("base_digest", row["base_digest"], str),
+        learning={
+            name: _learning(f"learning.{name}", one)
+            for name, one in _mapping("learning", row["learning"]).items()
+        },
         totals=_totals(row["totals"]),
         allocation=_count("allocation", row["allocation"]),
         credit_scale=_number("credit_scale", row["credit_scale"], most=1.0),
+    )
+
+
+def _learning(name: str, value: object) -> LearningState:
+    row = _object(name, value, _LEARNING)
+    found = row["evaluation"]
+    return LearningState(
+        tokens_per_step=_count(f"{name}.tokens_per_step", row["tokens_per_step"], least=1),
+        is_joint=_typed(f"{name}.is_joint", row["is_joint"], bool),
+        evaluation=None if found is None else _evaluation(f"{name}.evaluation", found),
+    )
+
+
+def _evaluation(name: str, value: object) -> Evaluation:
+    row = _object(name, value, _EVALUATION)
+    return Evaluation(
+        num_tokens=_count(f"{name}.num_tokens", row["num_tokens"]),
+        loss=_number(f"{name}.loss", row["loss"]),
+        num_samples=_count(f"{name}.num_samples", row["num_samples"], least=1),
     )
 
 

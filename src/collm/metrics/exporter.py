@@ -173,7 +173,7 @@ class ReplicaMetrics:
         adapter: str = "",
     ) -> None:
         """Count one quantum of an adapter's training or held-out evaluation."""
-        self.totals.trained(adapter, seconds)
+        self.totals.trained(adapter, seconds, is_evaluation=work == "evaluate")
         self.times.add(work, seconds)
         self.times.add_quantum(kind, seconds)
         self._learning.quantum_seconds.labels(kind).observe(seconds)

@@ -60,9 +60,9 @@ class Totals:
         self._num_looked_up += num_queried_tokens
         self._num_cached += num_hit_tokens
 
-    def trained(self, adapter: str, seconds: float) -> None:
+    def trained(self, adapter: str, seconds: float, *, is_evaluation: bool = False) -> None:
         """Count one quantum of an adapter's training or evaluation."""
-        self._add(adapter, training_s=seconds)
+        self._add(adapter, training_s=seconds, evaluation_s=seconds if is_evaluation else 0.0)
 
     def stepped(self, adapter: str, num_tokens: int, loss: float, gradient: GradientSums) -> None:
         """Count one optimizer step; one whose loss is not finite taught nothing."""

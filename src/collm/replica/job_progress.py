@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from collm.metrics.goodput import paper_quality
 from collm.store.jobs import JobStatus
-from collm.types import VersionId
+from collm.types import Evaluation, VersionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,17 @@ class JobProgress:
     status: JobStatus = JobStatus.RUNNING
     step: int = 0
     num_tokens: int = 0
+    num_step_tokens: int = 0
+    """Of the latest step."""
     num_samples: int = 0
     loss: float | None = None
     shadow: HeldOut | None = None
     active: HeldOut | None = None
     """What is served; ``None`` until it was measured."""
     num_measured: int = 0
-    """Held-out samples behind the two."""
+    """Held-out samples behind the two losses."""
+    evaluation: Evaluation | None = None
+    """The latest point of its curve."""
     num_skipped: int = 0
     done_share: float | None = None
     """Of a job that has an end; ``None`` before its first step here."""

@@ -1,6 +1,7 @@
 """The jobs that train here, and what their rows in the data folder say; loop thread only."""
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -19,7 +20,7 @@ from collm.store.jobs import EventKind, EventLevel, JobRecord, JobStatus
 from collm.training.base_version import BaseVersion
 from collm.training.events import TrainReport
 from collm.training.trainer import Trainer
-from collm.types import VersionId
+from collm.types import Evaluation, LearningState, VersionId
 
 _log = logging.getLogger(__name__)
 
@@ -128,6 +129,7 @@ class JobDesk:
         progress = self._progress[report.adapter]
         progress.step, progress.done_share = report.step, report.done_share
         progress.num_tokens += report.num_tokens
+        progress.num_step_tokens = report.num_tokens
         progress.num_trained_tokens += report.num_tokens
         progress.num_samples += report.num_samples
         progress.loss = report.loss
@@ -148,6 +150,27 @@ class JobDesk:
         progress.shadow, progress.num_measured = shadow, num_samples
         self._metrics.measured(adapter, shadow.loss, shadow.exact_share)
         self._measured_active(progress, adapter, active)
+
+    def evaluated(self, adapter: str, loss: float, num_samples: int, *, tokens_since: int) -> None:
+        """Note a point of the adapter's curve; one whose loss is not finite is none.
+
+        Args:
+            adapter: Its name.
+            loss: Held-out loss, nats per token.
+            num_samples: Held-out samples behind it.
+            tokens_since: Tokens trained on since the measured parameters came about.
+        """
+        totals = self._metrics.totals.adapters.get(adapter)
+        num_tokens = 0 if totals is None else totals.num_trained_tokens
+        if math.isfinite(loss) and num_samples:
+            self._progress[adapter].evaluation = Evaluation(
+                num_tokens=max(0, num_tokens - tokens_since), loss=loss, num_samples=num_samples
+            )
+
+    def tokens_since(self, adapter: str, step: int) -> int:
+        """Return about how many tokens were trained on since a step, which all are alike."""
+        progress = self._progress[adapter]
+        return max(0, progress.step - step) * progress.num_step_tokens
 
     def judged(self, adapter: str, report: TrialReport) -> None:
         """Count a verdict on a candidate of the job."""
@@ -217,6 +240,19 @@ class JobDesk:
         """Return the quality of what is served of each adapter, as far as it was measured."""
         found = ((adapter, progress.quality()) for adapter, progress in self._progress.items())
         return {adapter: quality for adapter, quality in found if quality is not None}
+
+    def learning(self) -> dict[str, LearningState]:
+        """Return how each adapter learns whose job is not paused."""
+        trainer = self._trainer
+        return {
+            adapter: LearningState(
+                tokens_per_step=trainer.configured_tokens_per_step(adapter),
+                is_joint=trainer.learns_together(adapter),
+                evaluation=self._progress[adapter].evaluation,
+            )
+            for adapter in trainer.adapters
+            if not trainer.is_paused(adapter)
+        }
 
     def _changed(self) -> None:
         """Show which jobs there are now."""

@@ -93,8 +93,7 @@ class Learner:
                 case TrainReport():
                     self._jobs.count_step(event)
                 case BaselineReport():
-                    side = HeldOut(event.loss, event.exact.share)
-                    self._jobs.measured(event.adapter, side, side, event.num_samples)
+                    self._note_baseline(event)
                 case HeldOutReport():
                     self._judge(event)
                 case TrainingSnapshot():
@@ -182,13 +181,22 @@ class Learner:
             self.handle(self._trainer.pause(message.adapter))
         self._jobs.pause(message)
 
+    def _note_baseline(self, event: BaselineReport) -> None:
+        side = HeldOut(event.loss, event.exact.share)
+        self._jobs.measured(event.adapter, side, side, event.num_samples)
+        self._jobs.evaluated(event.adapter, event.loss, event.num_samples, tokens_since=0)
+
     def _judge(self, event: HeldOutReport) -> None:
         report = event.report
+        tokens_since = self._jobs.tokens_since(event.adapter, event.step)
         self._jobs.measured(
             event.adapter,
             HeldOut(report.candidate_loss, report.candidate_exact.share),
             HeldOut(report.active_loss, report.active_exact.share),
             report.num_samples,
+        )
+        self._jobs.evaluated(
+            event.adapter, event.loss, event.num_samples, tokens_since=tokens_since
         )
         self._jobs.judged(event.adapter, event.report)
         numbers = {"step": event.step, **event.report.numbers()}
@@ -220,6 +228,10 @@ class Learner:
                 HeldOut(after, event.exact_after.share),
                 HeldOut(before, event.exact_before.share),
                 event.num_measured,
+            )
+            # What all learn is the version that the round began with.
+            self._jobs.evaluated(
+                event.adapter, before, event.num_measured, tokens_since=event.num_tokens
             )
             text += f", held-out loss {before:.4f} to {after:.4f} on {event.num_measured} samples"
         self._jobs.note(event.adapter, "info", text)

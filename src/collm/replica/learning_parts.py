@@ -121,6 +121,7 @@ def build_learning(
             settings.pacing,
             disk.library.base_digest,
             deciders.jobs.qualities,
+            deciders.jobs.learning,
             metrics.totals,
             deciders.allotments,
         ),

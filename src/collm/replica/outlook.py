@@ -7,7 +7,7 @@ from collm.pacing.config import PacingConfig
 from collm.replica.allotments import Allotments
 from collm.replica.engine_parts import EngineParts
 from collm.replica.job_progress import Quality
-from collm.types import ReplicaSnapshot, StepCoefficients
+from collm.types import LearningState, ReplicaSnapshot, StepCoefficients
 
 LONE_REPLICA = "replica"
 """Name of a replica that has no others beside it."""
@@ -25,6 +25,7 @@ class Outlook:
         pacing: The objectives.
         base_digest: The base model's.
         qualities: Returns the quality of what is served, by adapter.
+        learning: Returns how each adapter learns.
         totals: What was done so far.
         allotments: What a coordinator has allotted.
     """
@@ -36,6 +37,7 @@ class Outlook:
         pacing: PacingConfig,
         base_digest: str,
         qualities: Callable[[], Mapping[str, Quality]],
+        learning: Callable[[], Mapping[str, LearningState]],
         totals: Totals,
         allotments: Allotments,
     ) -> None:
@@ -44,6 +46,7 @@ class Outlook:
         self._objectives = pacing
         self._base_digest = base_digest
         self._qualities = qualities
+        self._learning = learning
         self._totals = totals
         self._allotments = allotments
 
@@ -81,6 +84,7 @@ class Outlook:
             # One that drains takes no connections, so that nobody would read it here.
             is_draining=False,
             base_digest=self._base_digest,
+            learning=self._learning(),
             totals=self._totals.totals(),
             allocation=self._allotments.number,
             credit_scale=self._allotments.credit_scale,

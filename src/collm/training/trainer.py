@@ -114,6 +114,10 @@ class Trainer:
         """Return whether ``adapter`` rests."""
         return adapter in self._paused
 
+    def configured_tokens_per_step(self, adapter: str) -> int:
+        """Return the sample tokens of a step of ``adapter``'s, whatever is allotted."""
+        return self._jobs[adapter].config.tokens_per_step
+
     def request_snapshots(self) -> None:
         """Ask every job for a snapshot as of its last step."""
         for job in self._jobs.values():

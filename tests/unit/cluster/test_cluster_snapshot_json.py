@@ -7,7 +7,13 @@ import pytest
 
 from collm.cluster.snapshot_json import from_json, to_json
 from collm.errors import DataError
-from collm.types import AdapterTotals, GradientSums, ReplicaTotals
+from collm.types import (
+    AdapterTotals,
+    Evaluation,
+    GradientSums,
+    LearningState,
+    ReplicaTotals,
+)
 from factories.snapshots import make_snapshot
 
 
@@ -52,6 +58,42 @@ def test_a_bad_total_is_refused_and_named(path: tuple[str, ...], bad: object) ->
         inner = inner[name]
     inner[path[-1]] = bad
     with pytest.raises(DataError, match="totals." + ".".join(path)):
+        from_json(value, url="", taken_at_s=0.0)
+
+
+def learning_snapshot():
+    evaluation = Evaluation(num_tokens=700, loss=1.5, num_samples=12)
+    return make_snapshot(
+        learning={
+            "a": LearningState(tokens_per_step=512, is_joint=True, evaluation=evaluation),
+            "b": LearningState(tokens_per_step=768, is_joint=False),
+        }
+    )
+
+
+def test_how_adapters_learn_survives_its_way_through_json() -> None:
+    snapshot = learning_snapshot()
+    value = json.loads(json.dumps(to_json(snapshot)))
+    assert from_json(value, url="", taken_at_s=0.0).learning == snapshot.learning
+
+
+@pytest.mark.parametrize(
+    ("path", "bad"),
+    [
+        (("tokens_per_step",), 0),
+        (("is_joint",), 1),
+        (("evaluation", "loss"), math.inf),
+        (("evaluation", "num_samples"), 0),
+        (("evaluation", "unheard_of"), 1),
+    ],
+)
+def test_a_bad_learning_state_is_refused_and_named(path: tuple[str, ...], bad: object) -> None:
+    value = json.loads(json.dumps(to_json(learning_snapshot())))
+    inner = value["learning"]["a"]
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = bad
+    with pytest.raises(DataError, match="learning.a." + ".".join(path)):
         from_json(value, url="", taken_at_s=0.0)
 
 

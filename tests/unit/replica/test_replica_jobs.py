@@ -1,5 +1,6 @@
 """What becomes of jobs: in training, in their rows, and when they are told to stop."""
 
+import math
 from concurrent.futures import Future
 
 import pytest
@@ -15,7 +16,7 @@ from collm.training.events import (
     TrainingSnapshot,
     TrainReport,
 )
-from collm.types import BASE, VersionId
+from collm.types import BASE, Evaluation, LearningState, VersionId
 from factories.deciders import JOB, World, held_out_report
 
 
@@ -48,6 +49,42 @@ def test_job_that_is_added_runs_and_its_adapter_can_be_named():
     assert world.store.resolve("a") == BASE
     assert world.folder.notes == ["info: training begins"]
     assert world.learner.snapshot()["a"]["job"] == JOB
+
+
+def state(world):
+    return world.deciders.jobs.learning()["a"]
+
+
+def test_evaluation_is_a_point_where_training_was_when_the_shadow_was_copied():
+    world = World()
+    assert state(world) == LearningState(tokens_per_step=30, is_joint=False)
+    world.learner.handle([step(number) for number in range(1, 6)])
+    world.learner.handle([held_out_report(step=3, loss=1.5)])
+    assert state(world).evaluation == Evaluation(num_tokens=90, loss=1.5, num_samples=3)
+    world.learner.handle([BaselineReport(adapter="a", step=5, loss=1.25, num_samples=8)])
+    assert state(world).evaluation == Evaluation(num_tokens=150, loss=1.25, num_samples=8)
+
+
+def test_evaluation_that_is_not_finite_is_no_point():
+    world = World()
+    world.learner.handle([BaselineReport(adapter="a", step=0, loss=math.inf, num_samples=8)])
+    assert state(world).evaluation is None
+
+
+def test_paused_job_does_not_learn():
+    world = World()
+    send(world, PauseJob)
+    assert world.deciders.jobs.learning() == {}
+    send(world, ResumeJob)
+    assert state(world).evaluation is None
+
+
+def test_quality_is_that_of_the_version_that_was_promoted():
+    world = World()
+    world.learner.handle([held_out_report(loss=3.0, active_loss=2.0)])
+    assert world.deciders.jobs.qualities()["a"].value == 0.5
+    world.promote_learned(1)  # a candidate of loss 1
+    assert world.deciders.jobs.qualities()["a"].value == 1.0
 
 
 def test_job_built_before_another_version_became_active_goes_on_from_that():

@@ -66,6 +66,10 @@ def test_snapshot_is_what_a_front_reads(replica, checkpoint):
     assert snapshot.base_digest == Checkpoint(checkpoint).digest
     assert (snapshot.num_running, snapshot.num_waiting) == (0, 0)
     wait_until(lambda: "tutor" in replica.rounds.state().quality)
+    learning = replica.rounds.state().learning["tutor"]
+    assert learning.is_joint
+    assert learning.evaluation is not None
+    assert learning.evaluation.num_tokens == 0
 
 
 def test_a_round_leaves_an_update_whose_bytes_are_those_reported(replica, tmp_path, checkpoint):
