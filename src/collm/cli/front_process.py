@@ -23,7 +23,7 @@ from collm.cluster.endpoints_watch import EndpointsWatch
 from collm.cluster.http_source import HttpSnapshotSource
 from collm.cluster.members import Members
 from collm.cluster.planner import NoPlanner, Planner
-from collm.cluster.planning.present import PresentEstimates
+from collm.cluster.planning.estimates import LearnedEstimates
 from collm.cluster.planning_config import PlanningConfig
 from collm.cluster.registry import Registry
 from collm.cluster.router import Router
@@ -75,7 +75,7 @@ def run_front(
         )
         timing = Timing(clock, time.time, asyncio.sleep)
         router = Router(config.cluster.router, Random(config.seed))
-        planner = _planner(config.cluster.planning, members, router, sent, folder, timing)
+        planner = _planner(config.cluster.planning, members, router, folder, timing)
         coordinator = Coordinator(
             config.cluster.rounds,
             members,
@@ -110,12 +110,11 @@ def _planner(
     config: PlanningConfig,
     members: Members,
     router: Router,
-    sent: Sent,
     folder: FrontFolder,
     timing: Timing,
 ) -> Planner | NoPlanner:
     """Make what shares out traffic and training, as the configuration names it."""
     if config.policy == "off":
         return NoPlanner()
-    estimates = PresentEstimates(config, sent)
+    estimates = LearnedEstimates(config)
     return Planner(config, estimates, members, router, folder.allocations, timing)

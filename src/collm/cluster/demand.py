@@ -1,6 +1,5 @@
 """How much each adapter was asked for lately, replica by replica."""
 
-import math
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
@@ -20,13 +19,10 @@ class DemandBook:
         self._by_replica: _Counts[tuple[str, str]] = _Counts()
         self._by_adapter: _Counts[str] = _Counts()
         self._latest_s = 0.0
-        self._first_s: float | None = None
 
     def add(self, model: str, replica_id: str, now_s: float) -> None:
         """Count a request for ``model``, an adapter or a version of one, at a replica."""
         self._latest_s = now_s
-        if self._first_s is None:
-            self._first_s = now_s
         adapter = model.partition("@")[0]
         self._by_replica.add((adapter, replica_id), now_s)
         self._by_adapter.add(adapter, now_s)
@@ -34,14 +30,6 @@ class DemandBook:
     def recent(self, adapter: str, replica_id: str) -> float:
         """Return the requests for an adapter at a replica, as of the latest request to any."""
         return self._by_replica.at((adapter, replica_id), self._latest_s)
-
-    def per_s(self, adapter: str, now_s: float) -> float:
-        """Return the requests per second for an adapter, the latest ones counting most."""
-        if self._first_s is None or now_s <= self._first_s:
-            return 0.0
-        mean_age_s = _HALF_LIFE_S / math.log(2.0)
-        seen_s = mean_age_s * -math.expm1(-(now_s - self._first_s) / mean_age_s)
-        return self._by_adapter.at(adapter, now_s) / seen_s
 
     def excesses(
         self, adapter: str, replica_ids: Sequence[str], shares: Mapping[str, float]

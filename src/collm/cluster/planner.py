@@ -98,8 +98,8 @@ class Planner:
 
     async def plan(self, live: Mapping[str, ReplicaSnapshot], now_s: float) -> Decision:
         """Make a new allocation and follow it; replicas are told at the next look."""
-        problem = self._estimates.problem(live, now_s)
         # Seconds at most, in a thread beside the event loop: streams go on meanwhile.
+        problem = await asyncio.to_thread(self._estimates.problem, live, now_s)
         allocation = await asyncio.to_thread(self._allocator.solve, problem)
         record = await asyncio.to_thread(self._journal.add, describe(problem, allocation))
         self._router.follow(allocation.prices, allocation.traffic)

@@ -21,6 +21,9 @@ class PlanningConfig:
     max_credit_share: float = 0.0
     """Most of a replica's time that training may be granted beyond slack; 0 grants none, and
     pacing.credit_share is the least that a replica gives."""
+    attainment_target: float = 0.95
+    """Share of requests that should meet every objective: misses beyond count the more, until they
+    are made up for."""
     min_arrivals_per_s: float = 0.05
     """Requests per second that learning counts on at least, so that it goes on when none come."""
     valid_s: float = 600.0
@@ -34,6 +37,7 @@ class PlanningConfig:
         self._check("valid_s", self.valid_s >= 2.0 * self.period_s, "at least two periods")
         is_credit = 0.0 <= self.max_credit_share <= 0.9
         self._check("max_credit_share", is_credit, "from 0 to 0.9")
+        self._check("attainment_target", 0.0 < self.attainment_target <= 1.0, "above 0, up to 1")
         is_rate = math.isfinite(self.min_arrivals_per_s) and self.min_arrivals_per_s >= 0.0
         self._check("min_arrivals_per_s", is_rate, "finite and 0 or more")
 

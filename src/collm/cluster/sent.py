@@ -67,10 +67,6 @@ class Sent:
         """Return the replica that a request for ``model`` was sent to last."""
         return self._affinity.latest(model)
 
-    def arrivals_per_s(self, adapter: str, now_s: float) -> float:
-        """Return the requests per second for an adapter, the latest ones counting most."""
-        return self._demand.per_s(adapter, now_s)
-
     def excesses(
         self, adapter: str, replica_ids: Sequence[str], shares: Mapping[str, float]
     ) -> list[float]:

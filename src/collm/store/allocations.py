@@ -1,6 +1,8 @@
-"""The journal of allocations: what was shared out, and what it was computed from."""
+"""The journal of allocations: what was shared out, and what it was computed from.
 
-import json
+It is for people, who read it with any SQLite client; the numbers go on where a front before ended.
+"""
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,17 +45,3 @@ class AllocationJournal:
             assert number is not None
             connection.execute("DELETE FROM allocations WHERE number <= ?", (number - _KEPT,))
         return AllocationRecord(number=number, made_at_s=made_at_s, content=content)
-
-    def latest(self, limit: int = 1) -> tuple[AllocationRecord, ...]:
-        """Return the latest allocations, newest first."""
-        rows = self._database.query(
-            "SELECT * FROM allocations ORDER BY number DESC LIMIT ?", (limit,)
-        )
-        return tuple(
-            AllocationRecord(
-                number=row["number"],
-                made_at_s=row["made_at_s"],
-                content=json.loads(row["content"]),
-            )
-            for row in rows
-        )

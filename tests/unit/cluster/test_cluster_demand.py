@@ -32,17 +32,6 @@ def test_excess_is_relative_to_what_the_share_comes_to():
     assert book.excesses("a", ["r0", "r2"], {"r2": 1.0}) == pytest.approx([1.0, -10.0 / 11.0])
 
 
-def test_rate_is_right_from_the_beginning_and_forgets_slowly():
-    book = DemandBook()
-    assert book.per_s("a", 0.0) == 0.0
-    for number in range(4_000):
-        book.add("a", "r0", number * 0.5)
-        if number == 100:
-            assert book.per_s("a", 50.5) == pytest.approx(2.0, rel=0.05)
-    assert book.per_s("a", 2_000.0) == pytest.approx(2.0, rel=0.05)
-    assert book.per_s("a", 2_300.0) == pytest.approx(1.0, rel=0.05)
-
-
 def test_made_up_names_do_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr("collm.cluster.demand._MAX_ENTRIES", 3)
     book = DemandBook()

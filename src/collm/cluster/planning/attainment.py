@@ -17,8 +17,7 @@ credit u stretches every step by ``1 / (1 - u)``. True over computed times sprea
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 
 from collm.types import StepCoefficients
 
@@ -41,15 +40,6 @@ _EXPONENTIAL = ((0.4157746, 0.7110930), (2.2942804, 0.2785177), (6.2899451, 0.01
 
 _NONE = 1e-12
 """A chance below this is not worth working out further."""
-_LOAD_FACTORS = tuple(2.0 ** (step / 6.0) for step in range(-9, 10))
-_LAPSES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-_FACTOR_SPREAD = 0.4
-"""Prior standard deviation of the load factor's logarithm."""
-_LAPSE_COST = 10.0
-"""Prior log-odds lost per unit of lapse."""
-_EVIDENCE = 0.25
-"""Requests of one window share their fate: each counts as this many independent ones."""
-_BUSY_PRIOR_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +56,14 @@ class RequestMix:
     num_adapters: float = 1.0
     """Different adapter versions in a step."""
 
+    def towards(self, other: "RequestMix", share: float) -> "RequestMix":
+        """Return the mix of this and another, of which there is such a share."""
+        values = {
+            one.name: (1.0 - share) * getattr(self, one.name) + share * getattr(other, one.name)
+            for one in fields(self)
+        }
+        return RequestMix(**values)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
@@ -78,19 +76,6 @@ class Calibration:
     busy_factor: float = 1.0
     """Serving takes this many times the computed share: less than 1 where training gets in between
     steps, which then carry more tokens each."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServedWindow:
-    """What a replica attained in some window."""
-
-    arrivals_per_s: float
-    credit_share: float
-    num_arrived: int
-    num_met: int
-    busy_share: float
-    """Share of the time that serving steps took."""
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,39 +188,6 @@ class AttainmentModel:
             beside = min(max(room, _MIN_CHUNK), _MAX_CHUNK)
             chunk += min(others, 1.0) * (beside - _MAX_CHUNK)
         return stretch * (max(1.0, tokens / chunk) * decode_s + tokens * token_s)
-
-
-def calibrated(model: AttainmentModel, windows: Sequence[ServedWindow]) -> AttainmentModel:
-    """Return the model as windows of late correct it; without any, as it was made.
-
-    The likeliest load factor and lapse on a small grid, each with a prior around none: what load
-    explains is told from what happens at any load by windows of different load.
-    """
-    plain = replace(model, calibration=Calibration())
-    counted = [window for window in windows if window.num_arrived > 0]
-    best, best_score = (1.0, 0.0), -math.inf
-    for factor in _LOAD_FACTORS:
-        tried = replace(plain, calibration=Calibration(load_factor=factor))
-        chances = [tried.probability(one.arrivals_per_s, one.credit_share) for one in counted]
-        for lapse in _LAPSES:
-            score = -0.5 * (math.log(factor) / _FACTOR_SPREAD) ** 2 - _LAPSE_COST * lapse
-            for one, chance in zip(counted, chances, strict=True):
-                score += _EVIDENCE * _log_likelihood(one, (1.0 - lapse) * chance)
-            if score > best_score:
-                best, best_score = (factor, lapse), score
-    said_s = sum(one.seconds * (1.0 - plain.free_share(one.arrivals_per_s)) for one in windows)
-    found_s = sum(one.seconds * one.busy_share for one in windows)
-    busy_factor = (found_s + _BUSY_PRIOR_S) / (said_s + _BUSY_PRIOR_S)
-    return replace(
-        model,
-        calibration=Calibration(load_factor=best[0], lapse=best[1], busy_factor=busy_factor),
-    )
-
-
-def _log_likelihood(window: ServedWindow, chance: float) -> float:
-    sure = min(max(chance, 1e-3), 1.0 - 1e-3)
-    num_missed = window.num_arrived - window.num_met
-    return window.num_met * math.log(sure) + num_missed * math.log(1.0 - sure)
 
 
 def _within(seconds: float, limit_s: float) -> float:

@@ -7,6 +7,11 @@ from collm.pacing.online import OnlineCost
 _QUANTILE = 0.9
 # Seconds per token and per optimizer step of SmolLM2-135M, rank 16, on two CPU cores.
 _PRIOR = (2.5e-3, 0.05)
+_ENOUGH_STEPS = 4
+_HALF_LIFE_S = 300.0
+"""Training time after which a share of evaluation counts half."""
+_PRIOR_S = 10.0
+"""Training time before which evaluation is thought to take no more than this part says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +36,21 @@ class Efficiency:
 
 
 class Throughput:
-    """Training tokens per second when training has all of the time.
+    """Training tokens per second when training has all of the time, evaluation's part taken off.
 
-    Seconds are ``a · tokens + o · steps``, fitted by least relative squares with fading weights, so
-    that ``τ(B) = 1 / (a + o / B)``. Windows that all have one B cannot tell the two apart, and
-    leave them in the prior's proportion.
+    Seconds of training proper are ``a · tokens + o · steps``, fitted by least relative squares with
+    fading weights, so that ``τ(B) = (1 - v) / (a + o / B)`` where v is the share of the time that
+    evaluates. Windows that all have one B cannot tell a and o apart, and leave them in the prior's
+    proportion. Steps are counted when they end, so windows are put together until there are enough
+    of them for the ends not to matter.
     """
 
     def __init__(self, prior: tuple[float, float] = _PRIOR) -> None:
         """Begin with ``prior``: seconds per token and per optimizer step."""
         self._cost = OnlineCost(prior, _QUANTILE)
+        self._num_tokens = self._num_steps = 0
+        self._pending_s = 0.0
+        self._training_s = self._evaluation_s = 0.0
 
     @property
     def token_s(self) -> float:
@@ -52,17 +62,33 @@ class Throughput:
         """o: seconds that every optimizer step takes besides."""
         return self._cost.coefficients[1]
 
-    def observe(self, num_tokens: int, num_steps: int, seconds: float) -> None:
-        """Learn from a window of training; one without tokens says nothing.
+    @property
+    def evaluation_share(self) -> float:
+        """v: share of the time that evaluates."""
+        return self._evaluation_s / (self._training_s + _PRIOR_S)
+
+    def observe(
+        self, num_tokens: int, num_steps: int, seconds: float, evaluation_s: float = 0.0
+    ) -> None:
+        """Learn from a window of training.
 
         Args:
             num_tokens: Sample tokens learned.
             num_steps: Optimizer steps.
             seconds: Time of all quanta in it.
+            evaluation_s: Time of those of them that evaluate.
         """
-        if num_tokens > 0 and seconds > 0.0:
-            self._cost.observe((float(num_tokens), float(num_steps)), seconds)
+        keep = 0.5 ** (seconds / _HALF_LIFE_S)
+        self._training_s = keep * self._training_s + seconds
+        self._evaluation_s = keep * self._evaluation_s + evaluation_s
+        self._num_tokens += num_tokens
+        self._num_steps += num_steps
+        self._pending_s += seconds - evaluation_s
+        if self._num_steps >= _ENOUGH_STEPS and self._pending_s > 0.0:
+            self._cost.observe((float(self._num_tokens), float(self._num_steps)), self._pending_s)
+            self._num_tokens = self._num_steps = 0
+            self._pending_s = 0.0
 
     def tokens_per_s(self, batch_tokens: float) -> float:
         """Return τ at steps of ``batch_tokens``."""
-        return 1.0 / self._cost.predict_s((1.0, 1.0 / batch_tokens))
+        return (1.0 - self.evaluation_share) / self._cost.predict_s((1.0, 1.0 / batch_tokens))

@@ -25,6 +25,7 @@ def describe(problem: AllocationProblem, allocation: Allocation) -> dict[str, An
         "adapters": {
             name: {
                 "arrivals_per_s": terms.arrivals_per_s,
+                "arrivals_std_per_s": terms.arrivals_std_per_s,
                 "min_arrivals_per_s": terms.min_arrivals_per_s,
                 "has_curve": terms.curve is not None,
                 "expected_tokens": ledger.tokens[j],
@@ -178,8 +179,9 @@ def _traffic_lines(
         if quality < qualities[best]:
             beside = f"the best is {qualities[best]:.3f} on {best}"
         lines.append(
-            f"{adapter}: {share:.1%} of {terms['arrivals_per_s']:.2f} requests/s; its quality here "
-            f"is {quality:.3f}, {beside}"
+            f"{adapter}: {share:.1%} of {terms['arrivals_per_s']:.2f} ± "
+            f"{terms['arrivals_std_per_s']:.2f} requests/s; its quality here is {quality:.3f}, "
+            f"{beside}"
         )
     if not own["is_known"]:
         return [*lines, "nothing is known of its speed yet: its shares are proportional"]

@@ -1,6 +1,7 @@
 """How many requests will arrive, with an error that was measured rather than assumed."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -175,3 +176,36 @@ class SeasonalForecaster:
             parts.append((position % len(self._counts), next_s - at_s))
             at_s, position = next_s, position + 1
         return parts
+
+
+class BestForecaster:
+    """Whichever of several was least wrong of late, by squared errors one step ahead.
+
+    Args:
+        forecasters: In order of preference, which decides before there are errors.
+        half_life_s: Age at which an error counts half.
+    """
+
+    def __init__(self, forecasters: Sequence[Forecaster], half_life_s: float) -> None:
+        self._forecasters = tuple(forecasters)
+        self._half_life_s = half_life_s
+        self._squares = [0.0] * len(self._forecasters)
+        self._has_seen = False
+
+    def observe(self, start_s: float, end_s: float, num_arrivals: int) -> None:
+        """Learn from a window; one without length is ignored."""
+        window_s = end_s - start_s
+        if window_s <= 0.0:
+            return
+        keep = 0.5 ** (window_s / self._half_life_s)
+        for index, one in enumerate(self._forecasters):
+            if self._has_seen:
+                error = one.forecast(start_s, end_s).mean_per_s - num_arrivals / window_s
+                self._squares[index] = keep * self._squares[index] + window_s * error * error
+            one.observe(start_s, end_s, num_arrivals)
+        self._has_seen = True
+
+    def forecast(self, start_s: float, end_s: float) -> Forecast:
+        """Return what the best one expects of a window."""
+        best = min(range(len(self._forecasters)), key=self._squares.__getitem__)
+        return self._forecasters[best].forecast(start_s, end_s)

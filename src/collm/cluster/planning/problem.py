@@ -68,13 +68,15 @@ class AdapterTerms:
 
     arrivals_per_s: float
     """Requests per second that the next round is forecast to bring."""
+    arrivals_std_per_s: float = 0.0
+    """Standard deviation of that, as the forecast judges itself; shown, not planned with."""
     min_arrivals_per_s: float = 0.0
     """Requests per second that learning counts on at least, so that it is worth something when
     nothing arrives (``λ_min``)."""
     curve: Curve | None = None
     """``None`` while nothing is known: no training is bought for it."""
     batch_choices: tuple[int, ...] = ()
-    """Tokens per optimizer step to choose from, each at least two micro-batches."""
+    """Tokens per optimizer step to choose from."""
 
     def __post_init__(self) -> None:
         for name in ("arrivals_per_s", "min_arrivals_per_s"):

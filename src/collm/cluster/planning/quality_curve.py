@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_LEAST_LOSS = 0.1
+from collm.metrics.goodput import paper_quality
+
 _WINDOW = 24
 """Points that a fit rests on."""
 _FIRST_FIT = 4
@@ -20,11 +21,6 @@ _PRIOR_FLOOR = 0.5
 _PRIOR_TOKENS = 15_000.0
 _DRIFT, _ALARM = 0.5, 4.0
 """CUSUM's allowance and threshold, in standard deviations of a residual."""
-
-
-def quality(loss: float) -> float:
-    """Return Q = 1 / max(CE, 0.1)."""
-    return 1.0 / max(loss, _LEAST_LOSS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +121,7 @@ class QualityCurve:
 
     def gain(self, more_tokens: float) -> float:
         """Return by how much Q = 1 / max(CE, 0.1) would rise; 0 or more, concave."""
-        return quality(self.loss(more_tokens)) - quality(self.loss_now)
+        return paper_quality(self.loss(more_tokens)) - paper_quality(self.loss_now)
 
     def tokens_to(self, loss: float) -> float:
         """Return how many more tokens reach a loss: 0 if it is reached, infinite if never."""

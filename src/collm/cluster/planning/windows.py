@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from collm.cluster.planning.attainment import RequestMix, ServedWindow
+from collm.cluster.planning.attainment import RequestMix
+from collm.cluster.planning.calibration import ServedWindow
 from collm.types import AdapterTotals, GradientSums, ReplicaSnapshot, ReplicaTotals
 
 _FEW_GAPS = 20
@@ -98,15 +99,21 @@ class Window:
 class _Open:
     """A window that has begun."""
 
-    start: ReplicaSnapshot
+    start_s: float
     latest: ReplicaSnapshot
-    carried: ReplicaTotals
+    base: ReplicaTotals
+    """What was done before the window, or nothing if the replica started in it."""
+    carried: ReplicaTotals = ReplicaTotals()
     """What was done before a restart in it."""
     credit_s: float = 0.0
 
+    def done(self) -> ReplicaTotals:
+        """Return what was done in it so far."""
+        return _combined(self.carried, _combined(self.latest.totals, self.base, -1), 1)
+
 
 class WindowBook:
-    """Cuts what replicas report into windows; one event loop owns it.
+    """Cuts what replicas report into windows; one task at a time uses it.
 
     Replicas report what they did since they started. One that restarts begins at nothing, and what
     it did since its last snapshot before is lost; a front that restarts begins its windows anew.
@@ -117,19 +124,20 @@ class WindowBook:
         self._open: dict[str, _Open] = {}
 
     def observe(self, snapshot: ReplicaSnapshot) -> None:
-        """Take in how a replica stands; snapshots of one come in order."""
+        """Take in how a replica stands; snapshots of one come in order.
+
+        Costs next to nothing: a front looks at all its replicas each second.
+        """
         one = self._open.get(snapshot.replica_id)
         if one is None:
-            self._open[snapshot.replica_id] = _Open(snapshot, snapshot, ReplicaTotals())
+            self._open[snapshot.replica_id] = _begin(snapshot)
             return
         passed_s = snapshot.taken_at_s - one.latest.taken_at_s
         if passed_s <= 0.0:
             return
         one.credit_s += passed_s * snapshot.credit_share
-        before = one.latest.totals
-        if has_restarted(before, snapshot.totals):
-            before = ReplicaTotals()
-        one.carried = _combined(one.carried, _combined(snapshot.totals, before, -1), 1)
+        if has_restarted(one.latest.totals, snapshot.totals):
+            one.carried, one.base = one.done(), ReplicaTotals()
         one.latest = snapshot
 
     def close(self) -> dict[str, Window]:
@@ -140,22 +148,26 @@ class WindowBook:
         """
         windows = {}
         for name, one in tuple(self._open.items()):
-            if one.latest is one.start:
+            end_s = one.latest.taken_at_s
+            if end_s <= one.start_s:
                 continue
-            start_s, end_s = one.start.taken_at_s, one.latest.taken_at_s
             windows[name] = Window(
                 replica_id=name,
-                start_s=start_s,
+                start_s=one.start_s,
                 end_s=end_s,
-                credit_share=one.credit_s / (end_s - start_s),
-                done=one.carried,
+                credit_share=one.credit_s / (end_s - one.start_s),
+                done=one.done(),
             )
-            self._open[name] = _Open(one.latest, one.latest, ReplicaTotals())
+            self._open[name] = _begin(one.latest)
         return windows
 
     def forget(self, replica_id: str) -> None:
         """Drop a replica that is gone."""
         self._open.pop(replica_id, None)
+
+
+def _begin(snapshot: ReplicaSnapshot) -> _Open:
+    return _Open(snapshot.taken_at_s, snapshot, snapshot.totals)
 
 
 def has_restarted(before: ReplicaTotals, after: ReplicaTotals) -> bool:

@@ -3,7 +3,13 @@ from random import Random
 
 import pytest
 
-from collm.cluster.planning.forecast import EmaForecaster, Forecaster, SeasonalForecaster
+from collm.cluster.planning.forecast import (
+    BestForecaster,
+    EmaForecaster,
+    Forecast,
+    Forecaster,
+    SeasonalForecaster,
+)
 
 WINDOW_S = 30.0
 DAY_S = 24 * WINDOW_S
@@ -120,3 +126,37 @@ def test_a_window_without_length_says_nothing():
     forecaster = EmaForecaster(300.0)
     forecaster.observe(5.0, 5.0, 3)
     assert forecaster.forecast(5.0, 6.0).mean_per_s == 0.0
+
+
+def test_the_one_that_was_right_of_late_is_believed():
+    class Fixed:
+        def __init__(self, mean_per_s):
+            self.mean_per_s = mean_per_s
+
+        def observe(self, start_s, end_s, num_arrivals):
+            pass
+
+        def forecast(self, start_s, end_s):
+            return Forecast(self.mean_per_s, 0.0)
+
+    best = BestForecaster((Fixed(1.0), Fixed(3.0)), half_life_s=60.0)
+    assert best.forecast(0.0, 30.0).mean_per_s == 1.0
+    for number in range(4):
+        best.observe(30.0 * number, 30.0 * (number + 1), 90)
+    assert best.forecast(120.0, 150.0).mean_per_s == 3.0
+    for number in range(4, 12):
+        best.observe(30.0 * number, 30.0 * (number + 1), 30)
+    assert best.forecast(360.0, 390.0).mean_per_s == 1.0
+
+
+def test_a_daily_pattern_is_foretold_once_it_was_seen():
+    best = BestForecaster(
+        (EmaForecaster(2 * WINDOW_S), SeasonalForecaster(DAY_S, 24)), half_life_s=8 * WINDOW_S
+    )
+    ema = EmaForecaster(2 * WINDOW_S)
+    feed(best, wave, 24 * 4, seed=5)
+    feed(ema, wave, 24 * 4, seed=5)
+    rises_s = DAY_S * 4
+    truth = wave(rises_s)
+    late = abs(ema.forecast(rises_s, rises_s + WINDOW_S).mean_per_s - truth)
+    assert abs(best.forecast(rises_s, rises_s + WINDOW_S).mean_per_s - truth) < late
