@@ -1,20 +1,19 @@
 """Do the slow loop's estimates foretell what a real replica does next?
 
-One replica learns ``clinc150`` in steps of several micro-batches while requests arrive at a rate
-that changes from window to window, as lengths and gaps of a real trace. Every window is foretold by
-estimates that saw only the windows before it. With ``--record`` what the replica reported is
-written too, as the tests replay it.
+One replica learns ``clinc150`` as by default while requests arrive at a rate that changes from
+window to window, as lengths and gaps of a real trace. Every window is foretold by estimates that
+saw only the windows before it. With ``--record`` what the replica reported is written too, as the
+tests replay it.
 
 Run as: python benchmarks/estimates.py
 """
 
 import argparse
 import asyncio
-import json
 import tempfile
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,12 +24,6 @@ from common import Report, checkpoint_folder, make_parser, progress
 import torch
 
 from collm.cli.sample_sets import load_sample_sets
-from collm.cluster.planning.attainment import AttainmentModel, RequestMix, ServedWindow, calibrated
-from collm.cluster.planning.efficiency import Throughput
-from collm.cluster.planning.noise_scale import NoiseScale
-from collm.cluster.planning.quality_curve import QualityCurve
-from collm.cluster.planning.windows import Window, WindowBook
-from collm.cluster.snapshot_json import to_json
 from collm.engine.config import MemoryConfig, SchedulerConfig
 from collm.lora.config import LoraConfig
 from collm.model.checkpoint import Checkpoint
@@ -45,57 +38,20 @@ from collm.workload.config import WorkloadConfig
 from collm.workload.requests import build_requests, filler_text
 from collm.workload.samples import load_samples
 from collm.workload.traces import load_trace
+from foretelling import Foretold, foretell, mean_error, write_recording
 from slo_plan import TRACE, cut_block, scale_lengths
 
 ADAPTER = "clinc"
-_RATES = (0.5, 1.0, 0.0, 2.0, 1.0, 3.0, 0.5, 1.5)
+_RATES = (0.5, 1.0, 0.25, 1.5, 0.75, 2.0, 0.0, 1.25)
 """Requests per second, window by window, again from the first."""
 _MAX_OUTPUT_TOKENS = 64
 _LOOK_EVERY_S = 0.5
 
 
-@dataclass(slots=True)
-class Estimates:
-    """Everything that is learned of one replica, from windows alone."""
-
-    served: list[ServedWindow] = field(default_factory=list)
-    mix: RequestMix | None = None
-    throughput: Throughput = field(default_factory=Throughput)
-    noise: NoiseScale = field(default_factory=NoiseScale)
-    curve: QualityCurve = field(default_factory=QualityCurve)
-    num_tokens: int = 0
-
-    def attainment(self, snapshot: ReplicaSnapshot) -> AttainmentModel | None:
-        """Return the model as it stands; ``None`` before any request ended."""
-        if self.mix is None:
-            return None
-        model = AttainmentModel(
-            cost=snapshot.step_coefficients,
-            ttft_s=snapshot.ttft_s,
-            tpot_s=snapshot.tpot_s,
-            mix=self.mix,
-        )
-        return calibrated(model, self.served)
-
-    def learn(self, window: Window, snapshot: ReplicaSnapshot) -> None:
-        """Take in a window, and how the replica stood at its end."""
-        self.served.append(window.served())
-        self.mix = window.mix() or self.mix
-        done = window.done.adapters.get(ADAPTER)
-        if done is not None:
-            self.throughput.observe(done.num_trained_tokens, done.num_steps, done.training_s)
-            self.noise.add(done.gradient)
-            self.num_tokens += done.num_trained_tokens
-        if ADAPTER in snapshot.quality:
-            self.curve.add(self.num_tokens, 1.0 / snapshot.quality[ADAPTER])
-
-
 def main() -> None:
-    parser = make_parser(__doc__ or "", rounds=24, rounds_are="windows")
+    parser = make_parser(__doc__ or "", rounds=14, rounds_are="windows")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--window-s", type=float, default=15.0)
-    parser.add_argument("--tokens-per-step", type=int, default=1024)
-    parser.add_argument("--micro-batch-tokens", type=int, default=256)
+    parser.add_argument("--window-s", type=float, default=30.0)
     parser.add_argument("--record", type=Path, metavar="FILE", help="write the snapshots there")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -103,9 +59,12 @@ def main() -> None:
         arguments.rounds, arguments.window_s = 4, 5.0
     report = Report("Estimates beside what happened", arguments)
     snapshots = asyncio.run(run(report, Checkpoint(checkpoint_folder(arguments))))
-    report.table("Each window, foretold from those before it", foretell(snapshots))
+    rows = foretell(snapshots, ADAPTER)
+    report.table("Each window, foretold from those before it", [row(one) for one in rows])
+    note_errors(report, rows)
     if arguments.record is not None:
-        arguments.record.write_text(recording(report, snapshots), encoding="utf-8")
+        about = {name: report.environment[name] for name in ("reproduce", "cpu")}
+        write_recording(snapshots, arguments.record, **about)
     report.finish()
 
 
@@ -133,12 +92,7 @@ async def run(report: Report, checkpoint: Checkpoint) -> list[ReplicaSnapshot]:
 
 
 def settings_of(arguments: argparse.Namespace, folder: str) -> tuple[ReplicaSettings, Any]:
-    job = JobConfig(
-        adapter=ADAPTER,
-        data="clinc150",
-        tokens_per_step=arguments.tokens_per_step,
-        micro_batch_tokens=arguments.micro_batch_tokens,
-    )
+    job = JobConfig(adapter=ADAPTER, data="clinc150")
     training = TrainingConfig(jobs=(job,))
     settings = ReplicaSettings(
         base_model="base",
@@ -210,57 +164,34 @@ async def read(replica: Replica, request: Request) -> None:
             pass
 
 
-def foretell(snapshots: Sequence[ReplicaSnapshot]) -> list[dict[str, str]]:
-    """Return a row per window: what was expected of it, and what happened."""
-    estimates, book, rows = Estimates(), WindowBook(), []
-    book.observe(snapshots[0])
-    for before, snapshot in zip(snapshots, snapshots[1:], strict=False):
-        book.observe(snapshot)
-        (window,) = book.close().values()
-        rows.append(row(estimates, before, window, snapshot))
-        estimates.learn(window, snapshot)
-    return rows
-
-
-def row(
-    estimates: Estimates, before: ReplicaSnapshot, window: Window, after: ReplicaSnapshot
-) -> dict[str, str]:
-    model, served = estimates.attainment(before), window.served()
-    done = window.done.adapters[ADAPTER]
-    expected_met = expected_free = "–"
-    if model is not None:
-        expected_met = f"{model.probability(served.arrivals_per_s, served.credit_share):.2f}"
-        expected_free = f"{model.free_share(served.arrivals_per_s):.2f}"
-    batch = done.num_trained_tokens / done.num_steps if done.num_steps else 0.0
-    expected_rate = estimates.throughput.tokens_per_s(batch) if batch else 0.0
-    rate = done.num_trained_tokens / done.training_s if done.training_s else 0.0
-    loss = 1.0 / after.quality[ADAPTER] if ADAPTER in after.quality else None
+def row(one: Foretold) -> dict[str, str]:
     return {
-        "requests/s": f"{served.arrivals_per_s:.2f}",
-        "met": f"{served.num_met / served.num_arrived:.2f}" if served.num_arrived else "–",
-        "foretold": expected_met,
-        "free share": f"{window.free_share:.2f}",
-        "foretold ": expected_free,
-        "trained tokens/s": f"{rate:.0f}",
-        "foretold  ": f"{expected_rate:.0f}",
-        "loss": "–" if loss is None else f"{loss:.3f}",
-        "foretold   ": f"{estimates.curve.loss(done.num_trained_tokens):.3f}",
-        "φ, tokens": f"{estimates.noise.phi_tokens:.0f}",
+        "requests/s": f"{one.arrivals_per_s:.2f}",
+        "met": _share(one.met),
+        "foretold": _share(one.expected_met),
+        "free share": _share(one.free_share),
+        "foretold ": _share(one.expected_free),
+        "tokens trained": str(one.num_tokens),
+        "foretold  ": f"{one.expected_tokens:.0f}",
+        "loss": "–" if one.loss is None else f"{one.loss:.3f}",
+        "foretold   ": f"{one.expected_loss:.3f}",
+        "φ, tokens": f"{one.phi_tokens:.0f}",
     }
 
 
-def recording(report: Report, snapshots: Sequence[ReplicaSnapshot]) -> str:
-    """Return the snapshots as the tests read them."""
-    start_s = snapshots[0].taken_at_s
-    value = {
-        "made_by": report.environment["reproduce"],
-        "cpu": report.environment["cpu"],
-        "snapshots": [
-            {"taken_at_s": round(one.taken_at_s - start_s, 3), "state": to_json(one)}
-            for one in snapshots
-        ],
-    }
-    return json.dumps(value) + "\n"
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def note_errors(report: Report, rows: Sequence[Foretold]) -> None:
+    met = mean_error((one.met, one.expected_met) for one in rows)
+    free = mean_error((one.free_share, one.expected_free) for one in rows)
+    ratio = sum(one.num_tokens for one in rows) / sum(one.expected_tokens for one in rows)
+    loss = mean_error((one.loss, one.expected_loss) for one in rows)
+    report.note(
+        f"mean error: P {met:.2f}, free share {free:.2f}, loss {loss:.2f}; tokens trained in all: "
+        f"{ratio:.2f} times what was foretold"
+    )
 
 
 if __name__ == "__main__":
