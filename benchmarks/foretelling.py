@@ -39,7 +39,8 @@ class Foretold:
 
 def foretell(snapshots: Sequence[ReplicaSnapshot], adapter: str) -> list[Foretold]:
     """Return every window between two snapshots, beside what the windows before it let expect."""
-    replica, learned = ReplicaEstimates(_TARGET_SHARE), AdapterEstimates(_HALF_LIFE_S)
+    period_s = snapshots[1].taken_at_s - snapshots[0].taken_at_s
+    replica, learned = ReplicaEstimates(_TARGET_SHARE, period_s), AdapterEstimates(_HALF_LIFE_S)
     book, rows = WindowBook(), []
     book.observe(snapshots[0])
     for before, after in zip(snapshots, snapshots[1:], strict=False):
@@ -64,7 +65,7 @@ def _row(
     after: ReplicaSnapshot,
     adapter: str,
 ) -> Foretold:
-    done, served = window.done.adapters.get(adapter, AdapterTotals()), window.served()
+    done, served = window.done.adapters.get(adapter, AdapterTotals()), replica.served(window)
     model = replica.attainment(before)
     learning = after.learning[adapter]
     batch = done.num_trained_tokens / done.num_steps if done.num_steps else learning.tokens_per_step
@@ -72,10 +73,10 @@ def _row(
     rate, credit = served.arrivals_per_s, served.credit_share
     return Foretold(
         arrivals_per_s=rate,
-        met=served.num_met / served.num_arrived if served.num_arrived else None,
+        met=served.num_met / served.num_ended if served.num_ended else None,
         expected_met=None if model is None else model.probability(rate, credit),
         free_share=window.free_share,
-        expected_free=None if model is None else model.free_share(rate),
+        expected_free=None if model is None else model.free_share(served.served_per_s),
         num_tokens=done.num_trained_tokens,
         expected_tokens=replica.throughput(adapter).tokens_per_s(batch) * done.training_s,
         loss=learning.evaluation.loss if is_new and learning.evaluation else None,

@@ -13,7 +13,8 @@ teletraffic processes, ITC 1983). By PASTA that is also what an arrival finds.
 
 Given n, the mean time per token is the step's; the first token waits for the prompts before it
 (mean by Kingman's formula, the tail exponential), the step under way and its own chunks. Training's
-credit u stretches every step by ``1 / (1 - u)``. True over computed times spread log-normally.
+credit u stretches every step by ``1 / (1 - u)``. True over computed times spread log-normally. In a
+window of finite length a crowd grows no further than a random walk of its drift does.
 """
 
 import math
@@ -25,9 +26,10 @@ from collm.types import StepCoefficients
 _MIN_CHUNK = 16.0
 _MAX_CHUNK = 512.0
 _MAX_CREDIT = 0.95
-_SPREAD = 0.25
-"""Standard deviation of the logarithm of true over computed times."""
-_HALF_WIDTH = _SPREAD * math.sqrt(2.0)
+# Standard deviations of the logarithm of true over computed times, per token and of the first one,
+# most of whose time is that of its own prompt: lengths in chat traces have a deviation of 0.7.
+_TPOT_SPREAD = 0.25
+_TTFT_SPREAD = 0.75
 # Gauss-Hermite for a standard normal, and Gauss-Laguerre for an exponential: (node, weight).
 _NORMAL = (
     (-2.8569700, 0.0112574),
@@ -100,6 +102,10 @@ class AttainmentModel:
     tpot_s: float
     mix: RequestMix
     calibration: Calibration = Calibration()
+    horizon_s: float = math.inf
+    """Length of the windows that it speaks of, in which a crowd can grow only so far."""
+    num_present: float = 0.0
+    """Sequences that are there when such a window begins."""
     _fixed_s: float = field(init=False, repr=False, compare=False)
     """c: seconds of a step that do not depend on its sequences."""
     _token_s: float = field(init=False, repr=False, compare=False)
@@ -153,11 +159,22 @@ class AttainmentModel:
         """Return who is there at a load; ``None`` if ever more, as the load is too high."""
         work_s, fixed_s = self._work_s, self._fixed_s
         busy = load * stretch * work_s
-        if busy >= 1.0:
-            return None
+        if busy <= 0.0:
+            return _Crowd(0.0, 0.0)
         peakedness = max(1.0, (1.0 + self.mix.burstiness) / 2.0)
         rooms = 1.0 + self.mix.output_tokens * fixed_s / work_s
-        return _Crowd(rooms * busy / (1.0 - busy), rooms * busy / peakedness)
+        # Each bounds the mean: what it settles at, and how far it grows within the horizon.
+        inverse = max(0.0, 1.0 - busy) / (rooms * busy) + 1.0 / self._growth(load, busy)
+        if inverse <= 0.0:
+            return None
+        return _Crowd(1.0 / inverse, rooms * min(busy, 1.0) / peakedness)
+
+    def _growth(self, load: float, busy: float) -> float:
+        """Return the mean crowd over the horizon where it drifts and spreads as a random walk."""
+        if self.horizon_s == math.inf:
+            return math.inf
+        drift = load * max(0.0, 1.0 - 1.0 / busy) * self.horizon_s / 2.0
+        return self.num_present + math.sqrt(load * self.horizon_s) + drift
 
     def _chance(self, others: float, load: float, stretch: float) -> float:
         """Return the chance to meet both objectives beside ``others``."""
@@ -165,7 +182,7 @@ class AttainmentModel:
         decode_s = self._fixed_s + self._token_s * others
         share_s = cost.prefill_s * mix.prefill_tokens / mix.output_tokens * others
         tpot_s = stretch * (decode_s + self._token_s + share_s)
-        chance = _within(tpot_s, self.tpot_s) if mix.output_tokens > 1.0 else 1.0
+        chance = _within(tpot_s, self.tpot_s, _TPOT_SPREAD) if mix.output_tokens > 1.0 else 1.0
         if chance < _NONE:
             return 0.0
         prefill_s = self._prefill_s(others, decode_s, stretch)
@@ -175,9 +192,11 @@ class AttainmentModel:
         base_s = prefill_s + min(others, 1.0) * tpot_s / 2.0
         wait_s = prefill_s * (1.0 + max(1.0, mix.burstiness)) / 2.0 / (1.0 - queue)
         late = sum(
-            weight * _within(base_s + node * wait_s, self.ttft_s) for node, weight in _EXPONENTIAL
+            weight * _within(base_s + node * wait_s, self.ttft_s, _TTFT_SPREAD)
+            for node, weight in _EXPONENTIAL
         )
-        return chance * ((1.0 - queue) * _within(base_s, self.ttft_s) + queue * late)
+        at_once = _within(base_s, self.ttft_s, _TTFT_SPREAD)
+        return chance * ((1.0 - queue) * at_once + queue * late)
 
     def _prefill_s(self, others: float, decode_s: float, stretch: float) -> float:
         """Return the time of the steps that carry a prompt, in chunks that TPOT leaves room for."""
@@ -190,8 +209,8 @@ class AttainmentModel:
         return stretch * (max(1.0, tokens / chunk) * decode_s + tokens * token_s)
 
 
-def _within(seconds: float, limit_s: float) -> float:
+def _within(seconds: float, limit_s: float, spread: float) -> float:
     """Return the chance that a time computed as ``seconds`` stays within the limit."""
     if seconds <= 0.0:
         return 1.0
-    return 0.5 * math.erfc(math.log(seconds / limit_s) / _HALF_WIDTH)
+    return 0.5 * math.erfc(math.log(seconds / limit_s) / (spread * math.sqrt(2.0)))

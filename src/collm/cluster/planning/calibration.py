@@ -23,9 +23,12 @@ class ServedWindow:
     """What a replica attained in some window."""
 
     arrivals_per_s: float
+    """Under which those were served that ended."""
     credit_share: float
-    num_arrived: int
+    num_ended: int
     num_met: int
+    served_per_s: float
+    """Requests per second that were worked on."""
     busy_share: float
     """Share of the time that serving steps took."""
     seconds: float
@@ -48,10 +51,10 @@ class Calibrator:
     def observe(self, model: AttainmentModel, window: ServedWindow) -> None:
         """Learn from a window that ``model``, calibrated or not, would foretell."""
         plain = replace(model, calibration=Calibration())
-        said_share = 1.0 - plain.free_share(window.arrivals_per_s)
+        said_share = 1.0 - plain.free_share(window.served_per_s)
         self._said_s = _KEPT * self._said_s + window.seconds * said_share
         self._found_s = _KEPT * self._found_s + window.seconds * window.busy_share
-        if not window.num_arrived:
+        if not window.num_ended:
             return
         for factor in _LOAD_FACTORS:
             tried = replace(model, calibration=Calibration(load_factor=factor))
@@ -78,5 +81,5 @@ class Calibrator:
 
 def _log_likelihood(window: ServedWindow, chance: float) -> float:
     sure = min(max(chance, 1e-3), 1.0 - 1e-3)
-    num_missed = window.num_arrived - window.num_met
+    num_missed = window.num_ended - window.num_met
     return window.num_met * math.log(sure) + num_missed * math.log(1.0 - sure)

@@ -128,7 +128,9 @@ class LearnedEstimates:
     def _replica(self, name: str) -> ReplicaEstimates:
         found = self._replicas.get(name)
         if found is None:
-            found = self._replicas[name] = ReplicaEstimates(self._config.attainment_target)
+            config = self._config
+            found = ReplicaEstimates(config.attainment_target, config.period_s)
+            self._replicas[name] = found
         return found
 
     def _adapter(self, model: str) -> AdapterEstimates:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from collm.cluster.planning.attainment import RequestMix
-from collm.cluster.planning.calibration import ServedWindow
 from collm.types import AdapterTotals, GradientSums, ReplicaSnapshot, ReplicaTotals
 
 _FEW_GAPS = 20
@@ -23,6 +22,8 @@ class Window:
     """Mean over the window."""
     done: ReplicaTotals
     """What was done in it."""
+    num_open: int = 0
+    """Requests that were there when it began."""
 
     @property
     def seconds(self) -> float:
@@ -80,20 +81,6 @@ class Window:
             num_adapters=num_adapters,
         )
 
-    def served(self) -> ServedWindow:
-        """Return what it attained, for a calibration.
-
-        A window in which more ended than arrived worked off what was left before: that was load.
-        """
-        return ServedWindow(
-            arrivals_per_s=max(self.num_arrived, self.num_ended) / self.seconds,
-            credit_share=self.credit_share,
-            num_arrived=self.num_ended,
-            num_met=self.num_met,
-            busy_share=self.busy_share,
-            seconds=self.seconds,
-        )
-
 
 @dataclass(slots=True)
 class _Open:
@@ -103,6 +90,7 @@ class _Open:
     latest: ReplicaSnapshot
     base: ReplicaTotals
     """What was done before the window, or nothing if the replica started in it."""
+    num_open: int
     carried: ReplicaTotals = ReplicaTotals()
     """What was done before a restart in it."""
     credit_s: float = 0.0
@@ -157,6 +145,7 @@ class WindowBook:
                 end_s=end_s,
                 credit_share=one.credit_s / (end_s - one.start_s),
                 done=one.done(),
+                num_open=one.num_open,
             )
             self._open[name] = _begin(one.latest)
         return windows
@@ -167,7 +156,9 @@ class WindowBook:
 
 
 def _begin(snapshot: ReplicaSnapshot) -> _Open:
-    return _Open(snapshot.taken_at_s, snapshot, snapshot.totals)
+    totals = snapshot.totals
+    num_open = sum(one.num_arrived - one.num_ended for one in totals.adapters.values())
+    return _Open(snapshot.taken_at_s, snapshot, totals, max(0, num_open))
 
 
 def has_restarted(before: ReplicaTotals, after: ReplicaTotals) -> bool:

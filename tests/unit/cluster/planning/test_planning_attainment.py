@@ -1,5 +1,6 @@
 """The formula beside a simulated processor of the same step times, and its monotony."""
 
+import math
 from dataclasses import replace
 from random import Random
 
@@ -47,6 +48,8 @@ def test_it_falls_with_load_and_with_credit_whatever_the_replica(seed):
             output_tokens=10 ** random.uniform(0, 3),
             burstiness=10 ** random.uniform(-1, 1),
         ),
+        horizon_s=random.choice((math.inf, 10 ** random.uniform(0, 3))),
+        num_present=random.choice((0.0, 3.0, 30.0)),
     )
     rates = sorted(10 ** random.uniform(-3, 2) for _ in range(30))
     table = [[model.probability(rate, credit) for credit in CREDITS] for rate in (0.0, *rates)]
@@ -74,3 +77,27 @@ def test_more_than_can_ever_be_served_is_never_met():
 def test_bursts_cost():
     bursty = replace(MODEL, mix=replace(MIX, burstiness=6.0))
     assert bursty.probability(3.0, 0.0) < MODEL.probability(3.0, 0.0)
+
+
+def test_too_much_for_a_while_is_not_too_much_for_ever():
+    """More than can be borne: the crowd grows, and of a short window many are served in time."""
+    rate_per_s = 1.1 / MODEL._work_s
+    assert MODEL.probability(rate_per_s, 0.0) == 0.0
+    chances = [
+        replace(MODEL, horizon_s=seconds).probability(rate_per_s, 0.0)
+        for seconds in (10.0, 60.0, 600.0, 6_000.0)
+    ]
+    assert chances == sorted(chances, reverse=True)
+    assert chances[0] > 0.5
+    assert chances[-1] < 0.05
+
+
+def test_who_is_there_already_is_in_the_way():
+    late = replace(MODEL, horizon_s=60.0, num_present=40.0)
+    assert late.probability(3.5, 0.0) < replace(late, num_present=0.0).probability(3.5, 0.0)
+
+
+def test_light_load_does_not_feel_the_horizon():
+    short = replace(MODEL, horizon_s=60.0)
+    assert short.probability(0.5, 0.0) == pytest.approx(MODEL.probability(0.5, 0.0), abs=0.01)
+    assert short.free_share(0.5) == pytest.approx(MODEL.free_share(0.5), abs=0.05)

@@ -6,9 +6,9 @@ from collm.types import AdapterTotals, ReplicaTotals
 from factories.snapshots import ADAPTER, make_snapshot
 
 
-def window(count=60, met=60, **adapter):
+def window(count=60, met=60, num_open=0, num_arrived=None, **adapter):
     done = AdapterTotals(
-        num_arrived=count,
+        num_arrived=count if num_arrived is None else num_arrived,
         num_ended=count,
         num_met=met,
         num_prompt_tokens=50 * count,
@@ -21,18 +21,19 @@ def window(count=60, met=60, **adapter):
         end_s=60.0,
         credit_share=0.0,
         done=ReplicaTotals(serve_s=20.0, adapters={ADAPTER: done}),
+        num_open=num_open,
     )
 
 
 def test_nothing_is_said_of_a_replica_before_its_first_window():
-    replica = ReplicaEstimates(0.95)
+    replica = ReplicaEstimates(0.95, 60.0)
     assert replica.attainment(make_snapshot()) is None
     replica.learn(window(count=0, met=0), make_snapshot())
     assert replica.attainment(make_snapshot()) is not None
 
 
 def test_chances_are_those_of_the_requests_that_come():
-    replica = ReplicaEstimates(0.95)
+    replica = ReplicaEstimates(0.95, 60.0)
     replica.learn(window(), make_snapshot())
     first = replica.attainment(make_snapshot()).mix
     for _ in range(10):
@@ -43,8 +44,20 @@ def test_chances_are_those_of_the_requests_that_come():
     assert abs(first.output_tokens - 20.0) < 3.0
 
 
+def test_who_was_left_from_before_met_the_load_of_before():
+    replica = ReplicaEstimates(0.95, 60.0)
+    replica.learn(window(count=100, met=50, num_arrived=120), make_snapshot())
+    late = replica.served(window(count=20, met=0, num_open=20, num_arrived=0))
+    assert (late.arrivals_per_s, late.num_met) == (2.0, 0)
+    assert late.served_per_s == pytest.approx(1 / 3)
+    mixed = replica.served(window(count=40, met=20, num_open=20, num_arrived=30))
+    assert mixed.arrivals_per_s == pytest.approx((2.0 + 0.5) / 2)
+    plain = replica.served(window(count=30, met=30))
+    assert plain.arrivals_per_s == plain.served_per_s == 0.5
+
+
 def test_misses_make_debt_until_they_are_made_up_for():
-    replica = ReplicaEstimates(0.9)
+    replica = ReplicaEstimates(0.9, 60.0)
     replica.learn(window(met=60), make_snapshot())
     assert replica.debt == 0.0
     replica.learn(window(met=30), make_snapshot())
@@ -60,7 +73,7 @@ def test_misses_make_debt_until_they_are_made_up_for():
 
 
 def test_training_speed_is_learned_for_each_adapter():
-    replica = ReplicaEstimates(0.95)
+    replica = ReplicaEstimates(0.95, 60.0)
     guess = replica.throughput(ADAPTER).tokens_per_s(768)
     for _ in range(6):
         done = window(num_trained_tokens=7_680, num_steps=10, training_s=20.0, evaluation_s=4.0)

@@ -49,6 +49,16 @@ def test_the_next_window_begins_where_one_ends():
     assert (window.start_s, window.num_arrived) == (1.0, 5)
 
 
+def test_a_window_knows_who_was_there_when_it_began():
+    book = WindowBook()
+    done = {"clinc": AdapterTotals(num_arrived=9, num_ended=5)}
+    book.observe(at(0.0, idle_s=1.0, adapters=done))
+    book.observe(at(1.0, idle_s=2.0, adapters=served(12)))
+    assert book.close()["r0"].num_open == 4
+    book.observe(at(2.0, idle_s=3.0, adapters=served(13)))
+    assert book.close()["r0"].num_open == 0
+
+
 def test_a_restart_loses_nothing_that_was_seen():
     book = WindowBook()
     book.observe(at(0.0, idle_s=50.0, adapters=served(10)))
