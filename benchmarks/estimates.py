@@ -63,8 +63,14 @@ def main() -> None:
     report.table("Each window, foretold from those before it", [row(one) for one in rows])
     note_errors(report, rows)
     if arguments.record is not None:
-        about = {name: report.environment[name] for name in ("reproduce", "cpu")}
-        write_recording(snapshots, arguments.record, **about)
+        write_recording(
+            snapshots,
+            arguments.record,
+            made_by="benchmarks/estimates.py",
+            cpu=report.environment["cpu"],
+            windows=arguments.rounds,
+            window_s=arguments.window_s,
+        )
     report.finish()
 
 

@@ -19,6 +19,9 @@ _NOISE_SHARE = 0.01
 # The prior curve: half of the loss can be learned away, a third of that in the first 20,000 tokens.
 _PRIOR_FLOOR = 0.5
 _PRIOR_TOKENS = 15_000.0
+_NEWER = 4.0
+"""What a point weighs against the one before it: how an adapter learns is not known yet, and its
+first steps may gain more than all that follow."""
 _DRIFT, _ALARM = 0.5, 4.0
 """CUSUM's allowance and threshold, in standard deviations of a residual."""
 
@@ -147,14 +150,16 @@ class QualityCurve:
         return max(deviation, _NOISE_SHARE * sum(losses) / len(losses), 1e-9)
 
     def _prior(self, points: Sequence[tuple[float, float]]) -> _Law:
-        """Return the prior curve through the points, or from the prior loss on."""
+        """Return the prior curve through the points, the latest most, or from the prior loss."""
         n0, b = _PRIOR_TOKENS, _EXPONENT
         shape = _Law((1.0 - _PRIOR_FLOOR) * n0**b, n0, b, _PRIOR_FLOOR)
         values = [shape.loss(tokens) for tokens, _ in points]
         level = self._prior_loss
         if points:
-            found = sum(value * loss for value, (_, loss) in zip(values, points, strict=True))
-            level = found / sum(value * value for value in values)
+            weights = [_NEWER**number for number in range(len(points))]
+            rows = list(zip(weights, values, (loss for _, loss in points), strict=True))
+            found = sum(weight * value * loss for weight, value, loss in rows)
+            level = found / sum(weight * value * value for weight, value, _ in rows)
         return _Law(level * shape.a, n0, b, level * shape.c)
 
 
