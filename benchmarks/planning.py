@@ -39,7 +39,7 @@ from collm.workload.traces import load_trace
 from slo_plan import TRACE, cut_block, scale_lengths
 
 ADAPTER = "learner"
-POLICIES = ("off", "adaptive")
+POLICIES = ("none", "adaptive")
 NUM_REPLICAS = 2
 _MAX_OUTPUT_TOKENS = 64
 _READY_S = 120.0

@@ -114,7 +114,7 @@ def _planner(
     timing: Timing,
 ) -> Planner | NoPlanner:
     """Make what shares out traffic and training, as the configuration names it."""
-    if config.policy == "off":
+    if config.policy == "none":
         return NoPlanner()
     estimates = LearnedEstimates(config)
     return Planner(config, estimates, members, router, folder.allocations, timing)

@@ -185,7 +185,7 @@ class NoPlanner:
     def status(self, replica_id: str | None = None) -> dict[str, Any]:
         """Raise ``UnknownObjectError``."""
         raise UnknownObjectError(
-            "nothing is allocated: cluster.planning.policy is 'off'; set it to 'adaptive'"
+            "nothing is allocated: cluster.planning.policy is 'none'; set it to 'adaptive'"
         )
 
 

@@ -11,9 +11,9 @@ from collm.errors import ConfigError
 class PlanningConfig:
     """The slow loop: every period it shares out traffic, training time and credit anew."""
 
-    policy: Literal["off", "adaptive"] = "off"
-    """``adaptive`` plans by forecasts and measured quality; ``off`` leaves every replica to its own
-    settings and the router to its predictions."""
+    policy: Literal["none", "adaptive"] = "none"
+    """``adaptive`` plans by forecasts and measured quality; ``none`` leaves every replica to its
+    own settings and the router to its predictions."""
     period_s: float = 60.0
     """Time between two allocations."""
     horizon_rounds: float = 30.0

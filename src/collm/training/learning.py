@@ -151,7 +151,10 @@ class Learning:
         """Return the most sample tokens of the next micro-batch."""
         bound = self._limits.max_tokens()
         is_cut = self.state.num_steps % _CUT_EVERY == 0 and bound >= self.tokens_per_step
-        return (self.tokens_per_step + 1) // 2 if is_cut else bound
+        if not is_cut:
+            return bound
+        pending = self.num_pending_tokens
+        return max(1, bound - pending) if pending else (self.tokens_per_step + 1) // 2
 
     def _clear_gradient(self) -> None:
         self.state.shadow.gradient.zero_()

@@ -151,7 +151,7 @@ def test_members_of_the_next_round_are_who_trains_enough(world):
 def test_before_the_first_allocation_there_is_nothing_to_show(world):
     with pytest.raises(UnknownObjectError, match="no allocation yet"):
         world.planner.status()
-    with pytest.raises(UnknownObjectError, match="'off'"):
+    with pytest.raises(UnknownObjectError, match="'none'"):
         NoPlanner().status()
 
 
