@@ -56,6 +56,16 @@ class StepPlan:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """How much work a scheduler holds."""
+
+    num_prefill_tokens: int
+    """Tokens of running and waiting sequences still to prefill."""
+    num_context_tokens: int
+    """Tokens of running sequences whose keys and values are computed."""
+
+
 @dataclass(frozen=True, slots=True)
 class SampledToken:
     """The token that a sequence goes on with."""

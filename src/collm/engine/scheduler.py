@@ -7,8 +7,9 @@ from typing import Protocol
 
 from collm.engine.blocks import BlockManager
 from collm.engine.config import SchedulerConfig
-from collm.engine.plan import SampledToken, ScheduledSequence, StepOutput, StepPlan
+from collm.engine.plan import Backlog, SampledToken, ScheduledSequence, StepOutput, StepPlan
 from collm.engine.sequence import Order, RequestGroup, Sequence
+from collm.engine.stretch import Stretch, find_stretch
 from collm.engine.waiting import WaitingQueue
 from collm.errors import AdapterError, CapacityError, CollmError, QueueFullError, RequestError
 from collm.types import (
@@ -116,6 +117,22 @@ class Scheduler:
         """Return how far every sequence is: running ones first, then waiting ones, in order."""
         running = [sequence.progress(is_running=True) for sequence in self._running]
         return (*running, *self._waiting.progress())
+
+    def backlog(self) -> Backlog:
+        """Return how much there is to prefill, and how much context runs."""
+        # A sequence that decodes has one known token to compute, which is no prefill.
+        queued = [one.num_remaining for one in self._running if one.is_prefilling]
+        return Backlog(
+            num_prefill_tokens=sum(queued) + self._waiting.num_prefill_tokens,
+            num_context_tokens=sum(one.num_computed_tokens for one in self._running),
+        )
+
+    def stretch(self) -> Stretch | None:
+        """Return the row of plain decodes that comes next for sure, if there is one."""
+        assert not self._in_flight, "the last plan was not updated"
+        if not self._running or self._waiting or self._failed_admissions:
+            return None
+        return find_stretch(self._running, self._blocks, self._max_len)
 
     def add(self, request: Request) -> list[TokenEvent]:
         """Queue a request's choices.

@@ -13,7 +13,8 @@ class Sequence:
     """One choice of a request: its known tokens and how many of them are computed.
 
     Prefill, chunked prefill, resuming and decoding are all the same: computed tokens catching up
-    with known tokens. Written by the scheduler and the block manager, read by the runner.
+    with known tokens. Written by the scheduler (or a ``Stretch`` of it) and the block manager, read
+    by the runner.
     """
 
     request: Request

@@ -28,6 +28,8 @@ class WaitingQueue:
         self._progress: list[SequenceProgress] = []
         self._num_by_model: Counter[str] = Counter()
         self._snapshot: tuple[SequenceProgress, ...] | None = ()
+        self.num_prefill_tokens = 0
+        """Tokens still to prefill, of all that wait."""
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -39,13 +41,16 @@ class WaitingQueue:
         """Insert a sequence at its place."""
         insort(self._sequences, sequence, key=_BY_ORDER)
         index = self._index(sequence)
-        self._progress.insert(index, sequence.progress(is_running=False))
+        progress = sequence.progress(is_running=False)
+        self._progress.insert(index, progress)
         self._num_by_model[sequence.request.model] += 1
+        self.num_prefill_tokens += _num_prefill(progress)
         self._snapshot = None
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it stands."""
         index = self._index(sequence)
+        self.num_prefill_tokens -= _num_prefill(self._progress[index])
         del self._sequences[index], self._progress[index]
         model = sequence.request.model
         self._num_by_model[model] -= 1
@@ -75,3 +80,9 @@ class WaitingQueue:
         index = bisect_left(self._sequences, sequence.order, key=_BY_ORDER)
         assert self._sequences[index] is sequence
         return index
+
+
+def _num_prefill(progress: SequenceProgress) -> int:
+    """Return what a sequence has to prefill; one token alone is a decode."""
+    num_tokens = progress.num_remaining_prefill
+    return num_tokens if num_tokens > 1 else 0

@@ -4,9 +4,8 @@ import math
 from typing import Protocol
 
 from collm.pacing.config import Objectives, PacingConfig
-from collm.pacing.cost import QuantumCostModel
 from collm.pacing.credit import Credit
-from collm.pacing.deadlines import IDLE, PrefillLimit, StepCost, look_ahead
+from collm.pacing.deadlines import IDLE, Outlook, PrefillLimit, StepCost, look_ahead
 from collm.pacing.quanta import Quantum, QuantumKind
 from collm.types import SequenceProgress
 
@@ -25,6 +24,18 @@ class Inbox(Protocol):
         ...
 
 
+class QuantumCost(Protocol):
+    """What is believed of quantum times: learned on a replica, learned or given in a simulation."""
+
+    def upper_s(self, quantum: Quantum) -> float:
+        """Return the time that a quantum hardly ever exceeds."""
+        ...
+
+    def observe(self, quantum: Quantum, seconds: float) -> None:
+        """Learn from a quantum that took ``seconds``."""
+        ...
+
+
 class Budget(Protocol):
     """Decides between two steps which quanta may run."""
 
@@ -32,6 +43,10 @@ class Budget(Protocol):
         self, progress: tuple[SequenceProgress, ...], now_s: float, num_adapters: int = 0
     ) -> None:
         """Start a pause: call after a step's tokens were published, or when there was no step."""
+        ...
+
+    def begin_seeing(self, outlook: Outlook, now_s: float) -> None:
+        """Start a pause whose outlook is known already."""
         ...
 
     def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
@@ -73,7 +88,7 @@ class ObjectiveBudget:
         self,
         objectives: Objectives,
         step_cost: StepCost,
-        quantum_cost: QuantumCostModel,
+        quantum_cost: QuantumCost,
         *,
         prefill_limit: PrefillLimit | None,
         credit: Credit,
@@ -104,10 +119,6 @@ class ObjectiveBudget:
             now_s: The present.
             num_adapters: Different adapter versions that the next step will serve.
         """
-        self._credit.accrue(now_s)
-        self._now_s = now_s
-        self._num_ran = 0
-        self._ran_s = 0.0
         outlook = IDLE
         if progress:
             outlook = look_ahead(
@@ -119,6 +130,14 @@ class ObjectiveBudget:
                 num_adapters,
                 _TOKENS_AHEAD * self._objectives.tpot_s,
             )
+        self.begin_seeing(outlook, now_s)
+
+    def begin_seeing(self, outlook: Outlook, now_s: float) -> None:
+        """Start a pause whose outlook is known already."""
+        self._credit.accrue(now_s)
+        self._now_s = now_s
+        self._num_ran = 0
+        self._ran_s = 0.0
         self._is_idle = outlook.is_idle
         self._has_prefill = outlook.has_prefill
         self._slack_ends_s = now_s + outlook.slack_s
@@ -186,7 +205,7 @@ class UncontrolledBudget:
         quantum_cost: Bounds on quantum times; ``spent`` feeds it.
     """
 
-    def __init__(self, quantum_cost: QuantumCostModel) -> None:
+    def __init__(self, quantum_cost: QuantumCost) -> None:
         self._quantum_cost = quantum_cost
         self._is_idle = True
         self._has_begun = False
@@ -196,6 +215,11 @@ class UncontrolledBudget:
     ) -> None:
         """Start a pause: call after a step's tokens were published, or when there was no step."""
         self._is_idle = not progress
+        self._has_begun = False
+
+    def begin_seeing(self, outlook: Outlook, now_s: float) -> None:
+        """Start a pause whose outlook is known already."""
+        self._is_idle = outlook.is_idle
         self._has_begun = False
 
     def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
@@ -213,7 +237,7 @@ class UncontrolledBudget:
 def make_budget(
     config: PacingConfig,
     step_cost: StepCost,
-    quantum_cost: QuantumCostModel,
+    quantum_cost: QuantumCost,
     credit: Credit,
     prefill_limit: PrefillLimit | None = None,
 ) -> Budget:

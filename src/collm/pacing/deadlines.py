@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -68,10 +68,12 @@ def next_deadline_s(
     """
     due_s = due_at_s(progress, objectives)
     ready_s = now_s + work_s
-    if due_s >= ready_s:
-        return due_s
-    num_missed = math.ceil((ready_s - due_s) / objectives.tpot_s)
-    return max(due_s + num_missed * objectives.tpot_s, ready_s)
+    return due_s if due_s >= ready_s else _next_reachable_s(due_s, ready_s, objectives.tpot_s)
+
+
+def _next_reachable_s(due_s: float, ready_s: float, tpot_s: float) -> float:
+    num_missed = math.ceil((ready_s - due_s) / tpot_s)
+    return max(due_s + num_missed * tpot_s, ready_s)
 
 
 def slack_s(
@@ -146,6 +148,39 @@ def look_ahead(
         next_step_s=next_step_s,
         oldest_token_at_s=oldest_s,
         has_prefill=len(decodes) < len(progress),
+    )
+
+
+def look_ahead_decoding(
+    tokens: Iterable[tuple[float, int]],
+    last_token_at_s: float,
+    objectives: Objectives,
+    cost: StepCost,
+    now_s: float,
+    decode_load: StepLoad,
+) -> Outlook:
+    """Return what ``look_ahead`` does when everything decodes, without a view of each sequence.
+
+    Args:
+        tokens: Of each sequence, at least one: when its first token was sent, and how many were.
+        last_token_at_s: When all of them were sent their latest token.
+        objectives: What deadlines are made from.
+        cost: Bounds on step times.
+        now_s: The present.
+        decode_load: The next step's.
+    """
+    work_s, tpot_s = cost.upper_s(decode_load), objectives.tpot_s
+    ready_s, slack = now_s + work_s, math.inf
+    for first_token_at_s, num_output_tokens in tokens:
+        due_s = first_token_at_s + num_output_tokens * tpot_s
+        if due_s < ready_s:
+            due_s = _next_reachable_s(due_s, ready_s, tpot_s)
+        slack = min(slack, due_s - now_s - work_s)
+    return Outlook(
+        slack_s=max(slack, 0.0),
+        next_step_s=work_s,
+        oldest_token_at_s=last_token_at_s,
+        has_prefill=False,
     )
 
 

@@ -53,7 +53,7 @@ class Outlook:
     def look(self) -> ReplicaSnapshot:
         """Return how things are now; the front adds what only it can know."""
         engine = self._engine
-        progress = engine.scheduler.progress()
+        backlog = engine.scheduler.backlog()
         active = {info.adapter: info.version for info in engine.adapters.infos() if info.is_active}
         qualities = self._qualities()
         return ReplicaSnapshot(
@@ -62,11 +62,8 @@ class Outlook:
             taken_at_s=0.0,
             num_running=engine.scheduler.num_running,
             num_waiting=engine.scheduler.num_waiting,
-            # A sequence that decodes has one known token to compute, which is no prefill.
-            queued_prefill_tokens=sum(
-                one.num_remaining_prefill for one in progress if one.num_remaining_prefill > 1
-            ),
-            num_context_tokens=sum(one.num_context_tokens for one in progress if one.is_running),
+            queued_prefill_tokens=backlog.num_prefill_tokens,
+            num_context_tokens=backlog.num_context_tokens,
             num_free_blocks=engine.blocks.num_free,
             block_size=engine.memory.block_size,
             credit_share=engine.pacing.credit.share,

@@ -6,7 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collm.pacing.config import Objectives
-from collm.pacing.deadlines import look_ahead, next_deadline_s, slack_s
+from collm.pacing.deadlines import (
+    look_ahead,
+    look_ahead_decoding,
+    next_deadline_s,
+    slack_s,
+)
 from collm.types import SequenceProgress, StepLoad
 
 OBJECTIVES = Objectives(ttft_s=0.8, tpot_s=0.1)
@@ -166,3 +171,17 @@ def test_slack_is_never_negative_and_no_deadline_can_raise_it(
     outlook = look_ahead(progress, OBJECTIVES, LinearCost(), now_s, FixedLimit())
     assert outlook.slack_s >= 0.0
     assert outlook.is_idle == (not rows)
+
+
+@given(
+    tokens=st.lists(st.tuples(st.floats(0.0, 5.0), st.integers(1, 60)), min_size=1, max_size=6),
+    last_s=st.floats(5.0, 6.0),
+    now_s=st.floats(6.0, 9.0),
+)
+def test_outlook_of_decodes_alone_is_the_general_one_bit_for_bit(tokens, last_s, now_s) -> None:
+    progress = [decoding(num, first_s=first_s, last_s=last_s) for first_s, num in tokens]
+    load = StepLoad(
+        num_decode_tokens=len(tokens), num_context_tokens=40 * len(tokens), num_adapters=1
+    )
+    general = look_ahead(progress, OBJECTIVES, LinearCost(), now_s, None, 1)
+    assert look_ahead_decoding(tokens, last_s, OBJECTIVES, LinearCost(), now_s, load) == general
