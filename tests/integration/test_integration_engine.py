@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from collm.engine.config import SchedulerConfig
+from collm.engine.runner import ModelRunner
 from collm.errors import UnknownAdapterError
 from collm.types import FinishReason, Request
 from factories.checkpoints import FAMILIES, SLIDING_WINDOW, tiny_checkpoint
@@ -197,6 +198,18 @@ def test_minimum_length_holds_back_the_models_end(folders):
     held = generate(engine, [request("held", prompt, min_tokens=10, **ending)])["held"]
     assert len(held) >= 10
     assert stop not in held[:10]
+
+
+def test_minimum_length_holds_back_an_end_that_is_ignored(folders):
+    engine = build_engine(folders["qwen2"])
+    prompt = random_tokens(8, seed=2)
+    tokens = generate(engine, [request("free", prompt, temperature=0.0, max_tokens=30)])["free"]
+    ends = frozenset(tokens[3:4])
+    engine.runner = ModelRunner(engine.decoder, engine.caches, engine.bank, ends)
+    ending = {"temperature": 0.0, "max_tokens": 30, "ignore_eos": True, "min_tokens": 20}
+    held = generate(engine, [request("held", prompt, **ending)])["held"]
+    assert len(held) == 30
+    assert not ends & set(held[:20])
 
 
 def test_request_for_a_version_that_is_gone_fails_alone(folders):

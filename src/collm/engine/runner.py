@@ -67,11 +67,10 @@ class ModelRunner:
         sequence = item.sequence
         params = sequence.request.sampling
         seed = params.seed if params.seed is not None else sequence.request.request_id
-        stops = frozenset(params.stop_token_ids)
         return SamplingRow(
             params=params,
             prompt=sequence.request.prompt,
             output=sequence.token_ids[sequence.num_prompt_tokens :],
             seed=f"{seed}:{sequence.choice}",
-            stop_token_ids=stops if params.ignore_eos else stops | self._eos_token_ids,
+            stop_token_ids=self._eos_token_ids.union(params.stop_token_ids),
         )

@@ -187,7 +187,9 @@ def _request_body(request: WorkloadRequest, model: str) -> bytes:
         "stream_options": {"include_usage": True},
     }
     if request.ignore_eos:
-        body["ignore_eos"] = True
+        # Ended or not, a model that has learned to stop would go on with tokens without text, of
+        # whose times a client learns nothing.
+        body |= {"ignore_eos": True, "min_tokens": request.max_tokens}
     return json.dumps(body).encode()
 
 

@@ -173,9 +173,10 @@ def test_answer_becomes_a_record_with_times_text_and_version():
     assert "authorization: bearer k" in body["_head"]
 
 
-def test_length_request_ignores_the_end_token_and_keeps_no_text():
+def test_length_request_asks_for_tokens_with_text_to_its_last_and_keeps_none():
     (record,), server = replay_all(make_request("well"))
-    assert (server.bodies[0]["ignore_eos"], server.bodies[0]["max_tokens"]) == (True, 8)
+    (body,) = server.bodies
+    assert (body["ignore_eos"], body["min_tokens"], body["max_tokens"]) == (True, 8, 8)
     assert (record.text, record.outcome) == (None, "completed")
 
 
