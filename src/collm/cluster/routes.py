@@ -5,6 +5,10 @@ from enum import StrEnum
 
 from collm.types import VersionId
 
+OUTPUT_TOKENS_GUESS = 64
+"""Output tokens of an answer without a limit, and most that is expected of one with a high limit:
+few answers come near theirs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteRequest:
@@ -14,7 +18,7 @@ class RouteRequest:
     """The base model's id, ``NAME`` or ``NAME@LABEL``."""
     num_prompt_bytes: int
     """UTF-8 bytes of all message texts."""
-    num_output_tokens_guess: int = 64
+    num_output_tokens_guess: int = OUTPUT_TOKENS_GUESS
     """Output tokens that it will probably take."""
     prefix_hashes: tuple[int, ...] = ()
     """For each message, a hash of all texts up to and including it."""

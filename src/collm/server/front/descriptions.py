@@ -7,11 +7,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from collm.cluster.routes import RouteRequest
+from collm.cluster.routes import OUTPUT_TOKENS_GUESS, RouteRequest
 
-_DEFAULT_OUTPUT_TOKENS = 64
-"""Guess for an answer without a limit, and most that is expected of one with a high limit: few
-answers come near theirs."""
 _MOST_OUTPUT_TOKENS = 2**20
 _BYTES_PER_TOKEN_ID = 4
 """Prompts of token ids count as texts of usual length."""
@@ -103,10 +100,10 @@ def _prefix_hashes(texts: Iterable[str | list[Any]]) -> tuple[int, ...]:
 def _guess_output(fields: dict[str, Any]) -> int:
     limit = fields.get("max_completion_tokens") or fields.get("max_tokens")
     if not isinstance(limit, int) or limit < 1:
-        return _DEFAULT_OUTPUT_TOKENS
+        return OUTPUT_TOKENS_GUESS
     if fields.get("ignore_eos") is True:
         return min(limit, _MOST_OUTPUT_TOKENS)
-    return min(limit, _DEFAULT_OUTPUT_TOKENS)
+    return min(limit, OUTPUT_TOKENS_GUESS)
 
 
 def _session(fields: dict[str, Any]) -> str | None:
