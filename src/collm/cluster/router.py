@@ -58,9 +58,9 @@ class Router:
         """Follow a new allocation.
 
         Args:
-            prices: As the property of this name.
+            prices: As the property of this name, for adapters without shares.
             traffic: By adapter, the share of its requests that each replica should get; a gentle
-                pull towards it, nothing for adapters that are missing.
+                pull towards it. Adapters that are missing follow prices.
         """
         self._prices = dict(prices)
         self._traffic = dict(traffic)
@@ -198,21 +198,24 @@ class Router:
         adapter: str,
         sent: Sent,
     ) -> None:
-        """Take off what work costs beyond the cheapest, and pull towards the traffic's shares."""
+        """Pull towards the traffic's shares; without any, take off what work costs.
+
+        Not both: a price is that of one more request where the plan has been carried out. A replica
+        that the plan leaves to training is cheap by it, until the requests that this draws have
+        taken the very time that it was left.
+        """
         ids = [one.standing.snapshot.replica_id for one in forecasts]
-        if self._prices:
-            price_of = self._prices.get
-            costs = [
-                price_of(name, 0.0) * one.work_s for name, one in zip(ids, forecasts, strict=True)
-            ]
-            cheapest, most = min(costs), _MAX_COST * at_stake
-            for index, cost in enumerate(costs):
-                values[index] -= min(cost - cheapest, most)
         shares = self._traffic.get(adapter)
         if shares is not None:
             weight = _SHARE_WEIGHT * at_stake
             for index, excess in enumerate(sent.excesses(adapter, ids, shares)):
                 values[index] -= weight * excess
+            return
+        price_of = self._prices.get
+        costs = [price_of(name, 0.0) * one.work_s for name, one in zip(ids, forecasts, strict=True)]
+        cheapest, most = min(costs), _MAX_COST * at_stake
+        for index, cost in enumerate(costs):
+            values[index] -= min(cost - cheapest, most)
 
 
 def _qualities(forecasts: list[Forecast]) -> list[float]:

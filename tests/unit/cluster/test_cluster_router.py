@@ -270,6 +270,13 @@ def test_shares_do_not_make_a_request_miss() -> None:
     assert follow_shares(router, table, 50) == {"idle": 50}
 
 
+def test_replica_left_to_training_is_spared_although_its_price_is_low() -> None:
+    busy = make_snapshot("busy", num_running=4)
+    table, router = ReplicaTable([busy, make_snapshot("training")]), make_router()
+    router.follow({"busy": 60.0, "training": 30.0}, {ADAPTER: {"busy": 1.0, "training": 0.0}})
+    assert follow_shares(router, table, 50)["training"] <= 1
+
+
 def test_adapter_without_shares_is_routed_as_before() -> None:
     table = ReplicaTable([make_snapshot("a"), make_snapshot("b")])
     router, plain = make_router(), make_router()
