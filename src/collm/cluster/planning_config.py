@@ -24,6 +24,9 @@ class PlanningConfig:
     attainment_target: float = 0.95
     """Share of requests that should meet every objective: misses beyond count the more, until they
     are made up for."""
+    miss_price: float = 100.0
+    """Quality that each missed request counts as beside its own: what is learned pays for a whole
+    horizon of requests, and would otherwise be worth a tenth of the ones that are served now."""
     min_arrivals_per_s: float = 0.05
     """Requests per second that learning counts on at least, so that it goes on when none come."""
     valid_s: float = 600.0
@@ -38,6 +41,8 @@ class PlanningConfig:
         is_credit = 0.0 <= self.max_credit_share <= 0.9
         self._check("max_credit_share", is_credit, "from 0 to 0.9")
         self._check("attainment_target", 0.0 < self.attainment_target <= 1.0, "above 0, up to 1")
+        is_price = math.isfinite(self.miss_price) and self.miss_price >= 0.0
+        self._check("miss_price", is_price, "finite and 0 or more")
         is_rate = math.isfinite(self.min_arrivals_per_s) and self.min_arrivals_per_s >= 0.0
         self._check("min_arrivals_per_s", is_rate, "finite and 0 or more")
 

@@ -38,7 +38,7 @@ class Objective:
     learning: float
     """Quality gained by the requests within the horizon, by what the round trains."""
     debt: float
-    """What the expected misses cost, for the misses of the past."""
+    """What the expected misses cost beside their own quality."""
 
     @property
     def total(self) -> float:

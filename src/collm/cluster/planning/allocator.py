@@ -18,10 +18,12 @@ _ENOUGH = 1e-4
 _MEMBER_SHARE = 0.05
 """A replica with less than this share of the largest member's tokens is not waited for."""
 _NO_WORK_S = 1e-6
+_LEAST_WORK = 0.3
+"""Of the mean work of a request, what one more takes at least."""
 
 
 class Allocator:
-    """Solves problems; holds nothing, so that equal problems have equal answers.
+    """Solves problems; remembers none, so that equal problems have equal answers.
 
     Maximises, over traffic shares ``v``, credits ``u``, divisions of training time and tokens per
     optimizer step ``B``::
@@ -34,7 +36,14 @@ class Allocator:
     traffic held, traffic is moved with those held, in turns, from several beginnings. Each change
     is kept only if the objective rises, so the answer is never worse than proportional traffic with
     no credit.
+
+    Args:
+        moves_traffic: Whether traffic is shared out at all; otherwise it stays as replicas bear
+            it, to show what moving it is worth.
     """
+
+    def __init__(self, *, moves_traffic: bool = True) -> None:
+        self._moves_traffic = moves_traffic
 
     def solve(self, problem: AllocationProblem) -> Allocation:
         """Return the best allocation found; the work is bounded by the problem's size."""
@@ -48,30 +57,35 @@ class Allocator:
             proportional(ledger, capacity),
             [search.train_by_value],
         )
-        if not ledger.is_coarse:  # else concentrating, which may leave all in place, has to do
-            search.consider(
-                "traffic moved from proportional",
-                proportional(ledger, capacity),
-                [search.train_by_value, search.alternate],
-            )
-        search.consider(
-            "traffic concentrated",
-            proportional(ledger, capacity),
-            [search.concentrate, search.train_by_value, search.alternate],
-        )
-        if not ledger.is_coarse:
-            search.consider(
-                "traffic by quality",
-                _by_quality(ledger),
-                [search.train_by_value, search.alternate],
-            )
-            for where, shares in overflowing(ledger, capacity):
-                search.consider(
-                    f"too much for all: the rest to {where}",
-                    shares,
-                    [search.train_by_value, search.alternate],
-                )
+        if self._moves_traffic:
+            _consider_moves(search, ledger, capacity)
         return search.conclude()
+
+
+def _consider_moves(search: "_Search", ledger: Ledger, capacity: Sequence[float]) -> None:
+    if not ledger.is_coarse:  # else concentrating, which may leave all in place, has to do
+        search.consider(
+            "traffic moved from proportional",
+            proportional(ledger, capacity),
+            [search.train_by_value, search.alternate],
+        )
+    search.consider(
+        "traffic concentrated",
+        proportional(ledger, capacity),
+        [search.concentrate, search.train_by_value, search.alternate],
+    )
+    if not ledger.is_coarse:
+        search.consider(
+            "traffic by quality",
+            _by_quality(ledger),
+            [search.train_by_value, search.alternate],
+        )
+        for where, shares in overflowing(ledger, capacity):
+            search.consider(
+                f"too much for all: the rest to {where}",
+                shares,
+                [search.train_by_value, search.alternate],
+            )
 
 
 class _Search:
@@ -193,8 +207,8 @@ def _price(ledger: Ledger, i: int) -> float:
         return 0.0
     step = max(1e-2 * place.load, 1e-3)
     work_s = (place.free - place.attainment.free_share(place.load + step)) / step
-    if work_s <= _NO_WORK_S and place.load > 0.0:  # it has no free time to lose
-        work_s = (1.0 - place.free) / place.load
+    if place.load > 0.0:  # one that is full has hardly any free time left to lose
+        work_s = max(work_s, _LEAST_WORK * (1.0 - place.free) / place.load)
     if work_s <= _NO_WORK_S:
         return 0.0
     return max(externality(ledger, i), 0.0) / (ledger.round_s * work_s)

@@ -76,6 +76,7 @@ class LearnedEstimates:
             },
             round_s=self._config.period_s,
             horizon_rounds=self._config.horizon_rounds,
+            miss_price=self._config.miss_price,
         )
 
     def _learn(

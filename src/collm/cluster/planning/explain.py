@@ -17,6 +17,7 @@ def describe(problem: AllocationProblem, allocation: Allocation) -> dict[str, An
     return {
         "round_s": problem.round_s,
         "horizon_rounds": problem.horizon_rounds,
+        "miss_price": problem.miss_price,
         "objective": {
             **asdict(allocation.objective),
             "total": allocation.objective.total,
@@ -212,7 +213,7 @@ def _training_lines(content: Mapping[str, Any], own: Mapping[str, Any]) -> list[
 def _price_lines(own: Mapping[str, Any]) -> list[str]:
     return [
         f"price: a second of its work costs {own['price']:.3f} in what its other requests and its "
-        "training lose; the router sends it a request only for more"
+        "training lose"
     ]
 
 

@@ -40,6 +40,7 @@ class Place:
     is_known: bool
     """Whether ``attainment`` says anything; otherwise nothing is moved here or away."""
     debt: float
+    """Quality that each expected miss costs beside its own."""
     max_credit: float
     worth: dict[int, float]
     """By adapter that it serves, quality of all its requests per second, were they all here."""
@@ -128,7 +129,7 @@ class Ledger:
             replica_id=replica_id,
             attainment=Tabulated(attainment) if self.is_coarse else attainment,
             is_known=terms.attainment is not None,
-            debt=terms.debt,
+            debt=problem.miss_price + terms.debt,
             max_credit=terms.max_credit_share if trained and terms.attainment else 0.0,
             worth={j: self.arrivals[j] * p.quality for j, p in pairs if p.quality is not None},
             trained=tuple(trained),

@@ -119,10 +119,13 @@ class AllocationProblem:
     """Length of a round (``T``)."""
     horizon_rounds: float
     """Rounds for which what is learned now pays (``H``)."""
+    miss_price: float = 0.0
+    """Quality that each expected miss costs beside its own, whatever is owed."""
 
     def __post_init__(self) -> None:
         for name in ("round_s", "horizon_rounds"):
             _check(name, getattr(self, name), getattr(self, name) > 0.0, "above 0")
+        _check("miss_price", self.miss_price, self.miss_price >= 0.0, "0 or more")
         for (replica, adapter), pair in self.pairs.items():
             if replica not in self.replicas or adapter not in self.adapters:
                 raise ConfigError(f"pairs: no replica {replica!r} with an adapter {adapter!r}")

@@ -12,7 +12,7 @@ _PRIOR_MIX = RequestMix(prefill_tokens=200.0, context_tokens=232.0, output_token
 _PRIOR_REQUESTS = 2.0
 _KEPT = 0.7
 """Share of their weight that requests keep from one window to the next."""
-_DEBT_PRICE = 10.0
+_DEBT_PRICE = 100.0
 """Quality that each miss costs more, in debt of one whole period."""
 
 

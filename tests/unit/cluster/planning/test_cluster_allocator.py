@@ -162,6 +162,15 @@ def test_light_traffic_is_concentrated_where_that_frees_a_replica():
     assert allocation.expected[idle].free_share == 1.0
 
 
+def test_allocator_that_moves_no_traffic_leaves_it_shared_out_and_still_grants_credit():
+    held = Allocator(moves_traffic=False)
+    without_credit = two_replicas(2.0, max_credit_share=0.0, horizon_rounds=100.0)
+    allocation = held.solve(without_credit)
+    assert list(allocation.traffic["a"].values()) == pytest.approx([0.5, 0.5])
+    assert allocation.objective.total < solve(without_credit).objective.total
+    assert total_credit(held.solve(two_replicas(2.0, horizon_rounds=100.0))) > 0.0
+
+
 def test_heavy_traffic_is_not_concentrated_past_the_knee():
     allocation = solve(two_replicas(6.0, horizon_rounds=100.0))
     assert all(one.attainment > 0.85 for one in allocation.expected.values())
@@ -180,6 +189,25 @@ def test_traffic_goes_to_the_better_version_until_that_replica_is_full():
     full = replace(case, adapters={"a": replace(case.adapters["a"], arrivals_per_s=6.0)})
     shares = solve(full).traffic["a"]
     assert 0.3 < shares["r0"] < 0.6
+
+
+def test_price_of_misses_keeps_credit_from_requests_that_it_would_make_late():
+    """What is learned pays for a horizon; a miss at its own quality alone is cheap beside that."""
+    terms = replica(attainment=Knee(steepness=4.0), max_credit_share=0.4)
+    asked = adapter(arrivals_per_s=1.8, curve=PowerCurve(most=1.0, scale=1e6))
+    case = problem({"r0": terms}, {"a": asked}, horizon_rounds=1_000.0)
+    cheap, dear = solve(case), solve(replace(case, miss_price=1e4))
+    assert total_credit(dear) < total_credit(cheap)
+    assert dear.expected["r0"].attainment > cheap.expected["r0"].attainment
+
+
+def test_price_of_a_full_replica_stays_a_sane_number():
+    full = Knee(capacity=2.0, busy=50.0)
+    case = problem({"r0": replica(attainment=full)}, {"a": adapter(arrivals_per_s=1.9)})
+    allocation = solve(case)
+    mean_work_s = (1.0 - allocation.expected["r0"].free_share) / 1.9
+    lost = allocation.objective.serving / case.round_s
+    assert 0.0 < allocation.prices["r0"] < 100.0 * lost / mean_work_s
 
 
 def test_debt_takes_credit_away():
