@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from collm.pacing.online import Calibration, OnlineCost
+from collm.pacing.online import Calibration, Observed, OnlineCost
 from collm.pacing.quanta import Quantum, QuantumKind
 from collm.types import StepLoad
 
@@ -58,6 +58,16 @@ class StepCostModel:
         return self._cost.upper_ratio
 
     @property
+    def ratios(self) -> tuple[float, ...]:
+        """The latest ratios of a step's time to the time predicted beforehand."""
+        return self._cost.ratios
+
+    @property
+    def observed(self) -> Observed:
+        """All steps so far, added up: their features in the order of ``coefficients``, seconds."""
+        return self._cost.observed
+
+    @property
     def calibration(self) -> Calibration:
         """How often the bounds held so far."""
         return self._cost.calibration
@@ -109,6 +119,18 @@ class QuantumCostModel:
                 raise ValueError(f"prior of {kind}: {per_unit_s} s per unit, must be above 0")
         self._costs = {kind: OnlineCost(priors[kind], quantile) for kind in QuantumKind}
         self._largest = dict.fromkeys(QuantumKind, 0)
+
+    def coefficients(self, kind: QuantumKind) -> tuple[float, ...]:
+        """Seconds per quantum of this kind and per unit of its size."""
+        return self._costs[kind].coefficients
+
+    def ratios(self, kind: QuantumKind) -> tuple[float, ...]:
+        """The latest ratios of a quantum's time to the time predicted beforehand."""
+        return self._costs[kind].ratios
+
+    def observed(self, kind: QuantumKind) -> Observed:
+        """All quanta of this kind so far, added up: how many, their sizes, their seconds."""
+        return self._costs[kind].observed
 
     def calibration(self, kind: QuantumKind) -> Calibration:
         """How often the bounds of this kind held so far."""

@@ -38,6 +38,24 @@ class Calibration:
     """Share of observations at or under their bound; 1 before any."""
 
 
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything that was ever observed, added up."""
+
+    num: int
+    features: tuple[float, ...]
+    seconds: float
+
+    def since(self, earlier: "Observed") -> "Observed":
+        """Return what was observed after ``earlier``."""
+        features = zip(self.features, earlier.features, strict=True)
+        return Observed(
+            self.num - earlier.num,
+            tuple(after - before for after, before in features),
+            self.seconds - earlier.seconds,
+        )
+
+
 class OnlineCost:
     """Seconds as a non-negative linear function of a few features, fitted as they are observed.
 
@@ -73,6 +91,8 @@ class OnlineCost:
         self._upper_ratio = self._ratio_at_quantile()
         self._num_observed = 0
         self._num_covered = 0
+        self._feature_sums = [0.0] * n
+        self._seconds = 0.0
 
     @property
     def coefficients(self) -> tuple[float, ...]:
@@ -83,6 +103,17 @@ class OnlineCost:
     def upper_ratio(self) -> float:
         """Upper bound divided by prediction."""
         return self._upper_ratio
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """The latest ratios of an observed time to the time predicted beforehand, oldest first."""
+        num_seen = max(self._num_observed - _FIRST_FIT, 0)
+        return tuple(self._ratios)[-num_seen:] if num_seen else ()
+
+    @property
+    def observed(self) -> Observed:
+        """Sums over all observations so far."""
+        return Observed(self._num_observed, tuple(self._feature_sums), self._seconds)
 
     @property
     def calibration(self) -> Calibration:
@@ -105,6 +136,9 @@ class OnlineCost:
         self._num_observed += 1
         is_covered = seconds <= predicted * self._upper_ratio
         self._num_covered += is_covered
+        self._seconds += seconds
+        for index, value in enumerate(features):
+            self._feature_sums[index] += value
         if self._num_observed > _FIRST_FIT:  # before, it would be a ratio to the prior
             self._ratios.append(seconds / predicted)
             moved = self._level + _LEVEL_GAIN * (self._quantile - is_covered)

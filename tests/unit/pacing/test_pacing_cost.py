@@ -186,6 +186,18 @@ def test_max_size_is_the_largest_that_stays_within_the_limit(limit_s: float) -> 
     assert model.upper_s(Quantum(QuantumKind.FORWARD, size + 1)) > limit_s * (1 - 1e-9)
 
 
+def test_everything_observed_is_added_up_and_can_be_told_from_a_time_on() -> None:
+    model = QuantumCostModel()
+    for size in (10, 20):
+        model.observe(Quantum(QuantumKind.FORWARD, size, 0, "a"), 0.5)
+    before = model.observed(QuantumKind.FORWARD)
+    assert (before.num, before.features, before.seconds) == (2, (2.0, 30.0), 1.0)
+    model.observe(Quantum(QuantumKind.FORWARD, 5, 0, "a"), 0.25)
+    later = model.observed(QuantumKind.FORWARD).since(before)
+    assert (later.num, later.features, later.seconds) == (1, (1.0, 5.0), 0.25)
+    assert model.observed(QuantumKind.LOSS).num == 0
+
+
 def test_max_size_is_zero_when_even_nothing_is_too_long() -> None:
     assert quantum_model().max_size(QuantumKind.FORWARD, 1e-3) == 0
 
