@@ -21,6 +21,8 @@ _COMMANDS = {
     "explain": "Say why a cluster's replicas have the traffic and training they have.",
     "replica": "Run one replica of a cluster; `collm serve` does it for you.",
     "front": "Run the front of a cluster; `collm serve` does it for you.",
+    "simulate": "Simulate a cluster under a trace, on a virtual clock.",
+    "profile": "Measure what a replica takes on this machine, for `collm simulate`.",
     "models": "Fetch base models and see which are there.",
     "doctor": "Check this machine: what is installed, memory, port, folders; say what to fix.",
     "version": "Print the version of collm.",

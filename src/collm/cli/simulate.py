@@ -1,0 +1,163 @@
+"""``collm simulate``: what a cluster would do, on a virtual clock."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from collm.cli.simulated_runs import SimulatedRun, run_simulated
+from collm.cluster.planning_config import PlanningConfig
+from collm.errors import ConfigError
+from collm.pacing.config import PacingConfig
+from collm.sim.config import RoundSettings, SimConfig
+from collm.sim.faults import Fault
+from collm.sim.policies import POLICIES, find_policy
+from collm.sim.profile import load_profile, stated_profiles
+from collm.sim.report import SimReport
+from collm.sim.requests import Mix
+from collm.workload.traces import SHIPPED_TRACES
+
+app = typer.Typer(
+    help="Simulate a cluster under a trace: real scheduling, pacing and routing, modelled devices.",
+    epilog="Example: `collm simulate --replicas 8 --rate 6 --policy collm --policy serve-only`.",
+    add_completion=False,
+)
+
+
+@app.command()
+def simulate(
+    replicas: Annotated[int, typer.Option(min=1, help="Number of replicas.")] = 1,
+    profile: Annotated[
+        str, typer.Option(help=f"A JSON file, or one of {', '.join(stated_profiles())}.")
+    ] = "smollm2-135m-two-cores",
+    policy: Annotated[
+        list[str] | None, typer.Option(help=f"May be repeated: {', '.join(POLICIES)}.")
+    ] = None,
+    trace: Annotated[
+        str, typer.Option(help=f"A CSV file, or one of {', '.join(SHIPPED_TRACES)}.")
+    ] = "azure_conv_2023",
+    requests: Annotated[int, typer.Option(min=2, help="Rows of the trace.")] = 1000,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests/s over all replicas; else the trace's own.")
+    ] = None,
+    divide_prompts: Annotated[float, typer.Option(help="Divides prompt lengths.")] = 1.0,
+    divide_outputs: Annotated[float, typer.Option(help="Divides output lengths.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Makes the run repeatable.")] = 0,
+    budget: Annotated[str, typer.Option(help="latency or objective.")] = "latency",
+    ttft: Annotated[float, typer.Option(help="Objective in seconds.")] = PacingConfig().ttft_s,
+    tpot: Annotated[float, typer.Option(help="Objective in seconds.")] = PacingConfig().tpot_s,
+    credit: Annotated[float, typer.Option(help="Training's guaranteed share of time.")] = 0.0,
+    domains: Annotated[int, typer.Option(min=1, help="Domains that requests are about.")] = 1,
+    scored: Annotated[float, typer.Option(help="Share of scored requests.")] = 0.0,
+    drift_at: Annotated[
+        float | None, typer.Option(help="Seconds after which a new domain appears.")
+    ] = None,
+    warm_tokens: Annotated[float, typer.Option(help="Training behind the first adapter.")] = 0.0,
+    round_tokens: Annotated[
+        int, typer.Option(help="Tokens of a member in a round; 0 for no rounds.")
+    ] = 16_384,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(help="REPLICA:SECONDS:KIND[:VALUE], KIND one of dies, slow, silent."),
+    ] = None,
+    planning: Annotated[
+        bool, typer.Option("--planning", help="Let the allocator plan for collm.")
+    ] = False,
+    costs: Annotated[str, typer.Option(help="learned, or given: faster.")] = "learned",
+    with_regret: Annotated[
+        bool, typer.Option("--regret", help="Run the oracle too, and report regret.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run policies on the same requests and show their figures, all of them simulated."""
+    if costs not in ("learned", "given") or budget not in ("latency", "objective"):
+        raise ConfigError("--costs must be learned or given, --budget latency or objective")
+    config = SimConfig(
+        num_replicas=replicas,
+        seed=seed,
+        pacing=PacingConfig(
+            budget="latency" if budget == "latency" else "objective",
+            ttft_s=ttft,
+            tpot_s=tpot,
+            credit_share=credit,
+        ),
+        costs="learned" if costs == "learned" else "given",
+        mix=Mix(num_domains=domains, scored_share=scored, drift_at_s=drift_at),
+        warm_tokens=warm_tokens,
+        rounds=RoundSettings(tokens_per_round=round_tokens) if round_tokens > 0 else None,
+        planning=PlanningConfig(policy="adaptive" if planning else "none"),
+        faults=tuple(map(_fault, fault or ())),
+    )
+    run = SimulatedRun(
+        profile=load_profile(profile),
+        config=config,
+        trace=trace,
+        num_requests=requests,
+        rate_per_s=rate,
+        divide_prompts=divide_prompts,
+        divide_outputs=divide_outputs,
+        with_regret=with_regret,
+    )
+    reports = run_simulated(run, [find_policy(name) for name in policy or ["collm"]])
+    if as_json:
+        typer.echo(json.dumps([asdict(report) for report in reports], indent=1))
+    else:
+        _show(reports)
+
+
+def _fault(text: str) -> Fault:
+    """Read ``REPLICA:SECONDS:KIND[:VALUE]``."""
+    parts = text.split(":")
+    try:
+        replica, at_s, kind = int(parts[0]), float(parts[1]), parts[2]
+        values = [float(value) for value in parts[3:]]
+    except (ValueError, IndexError):
+        raise ConfigError(f"--fault {text!r} is not REPLICA:SECONDS:KIND[:VALUE]") from None
+    match kind, values:
+        case "dies", []:
+            return Fault(replica=replica, at_s=at_s, kind="dies")
+        case "slow", [factor]:
+            return Fault(replica=replica, at_s=at_s, kind="slow", factor=factor)
+        case "silent", [for_s]:
+            return Fault(replica=replica, at_s=at_s, kind="silent", for_s=for_s)
+    raise ConfigError(f"--fault {text!r}: dies takes no value, slow a factor, silent seconds")
+
+
+def _show(reports: list[SimReport]) -> None:
+    console, first = Console(), reports[0]
+    console.print(
+        f"SIMULATED on the {first.profile_origin} profile {first.profile}:"
+        f" {first.num_requests} requests in {first.duration_s:.0f} s, seed {first.seed},"
+        f" trace {first.trace}"
+    )
+    table = Table(title="Simulated figures", box=SIMPLE, pad_edge=False, collapse_padding=True)
+    table.add_column("policy", no_wrap=True)
+    for name in ("SLO", "F/s", "Q", "F·Q", "task/s", "regret", "TTFT", "TPOT", "train/s", "new"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in reports:
+        table.add_row(
+            one.policy,
+            _number(one.attainment, "{:.1%}"),
+            f"{one.throughput_per_s:.3g}",
+            _number(one.quality, "{:.2f}"),
+            f"{one.paper_goodput_per_s:.3g}",
+            _number(one.task_goodput_per_s, "{:.3g}"),
+            _number(one.regret, "{:.1%}"),
+            _number(one.ttft.p99_s, "{:.2f}"),
+            _number(one.tpot.p99_s, "{:.3f}"),
+            f"{one.training_tokens_per_s:.0f}",
+            str(one.num_promotions),
+        )
+    console.print(table)
+    console.print(
+        "F/s: requests/s within the objectives; Q = 1/max(CE, 0.1); task/s: right answers/s;"
+        " TTFT, TPOT: p99; train/s: tokens; new: versions promoted, over all replicas"
+    )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value)

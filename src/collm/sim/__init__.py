@@ -1,0 +1,1 @@
+"""A cluster on a virtual clock: its deciders run as they are, its devices are modelled."""

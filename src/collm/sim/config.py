@@ -1,0 +1,79 @@
+"""What is simulated."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from collm.cluster.planning_config import PlanningConfig
+from collm.cluster.routing_config import RegistryConfig, RouterConfig
+from collm.engine.config import SchedulerConfig
+from collm.errors import ConfigError
+from collm.pacing.config import PacingConfig
+from collm.sim.faults import Fault
+from collm.sim.requests import Mix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSettings:
+    """Federated rounds of a simulated cluster."""
+
+    tokens_per_round: int = 16_384
+    """Training tokens of a member in a round."""
+    deadline_s: float = 120.0
+    """Time that a member has."""
+    interval_s: float = 2.0
+    """From the end of a round to the next one."""
+    quorum_share: float = 0.5
+    """Share of the members that a round needs."""
+    discount: float = 1.0
+    """What a member's token is worth in the aggregate, from 0 to 1: data differ between members."""
+    transfer_s: float = 1.0
+    """To aggregate, and to bring a version to every replica."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.tokens_per_round < 1:
+            raise ConfigError(f"tokens_per_round is {self.tokens_per_round}; 1 or more")
+        if not 0.0 <= self.discount <= 1.0:
+            raise ConfigError(f"discount is {self.discount}; from 0 to 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimConfig:
+    """A cluster and its circumstances; the profile, the policy and the trace come beside it."""
+
+    num_replicas: int = 1
+    seed: int = 0
+    """Makes the run repeatable, bit for bit."""
+    pacing: PacingConfig = field(default_factory=PacingConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    """Prompts share no beginnings, so that a prefix cache would change nothing and is left out."""
+    router: RouterConfig = field(default_factory=RouterConfig)
+    registry: RegistryConfig = field(default_factory=RegistryConfig)
+    costs: Literal["learned", "given"] = "learned"
+    """``learned``: each replica fits its cost models as it goes, as real ones do; ``given``: they
+    are right from the start and stay so, which is several times faster to simulate."""
+    mix: Mix = field(default_factory=Mix)
+    says_lengths: bool = False
+    """Whether a request tells how long its answer gets, as those of a load generator do, which
+    ignore the model's end; the front guesses otherwise."""
+    warm_tokens: float = 0.0
+    """Training tokens behind the adapter that is served at the start."""
+    rounds: RoundSettings | None = None
+    """How replicas learn together; ``None`` lets each serve what its own gate found better."""
+    planning: PlanningConfig = field(default_factory=PlanningConfig)
+    """How a coordinated policy plans; ``none`` leaves replicas to their own settings."""
+    corrects_credit: bool = True
+    """Whether misses take from a replica's credit, as they do; ``False`` shows what that is worth.
+    """
+    faults: tuple[Fault, ...] = ()
+    drain_s: float = 300.0
+    """How long after the last arrival answers are waited for."""
+    fast_forward: bool = True
+    """Compute rows of steps that are sure to be alike in one go; changes nothing else."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.num_replicas < 1:
+            raise ConfigError(f"num_replicas is {self.num_replicas}; 1 or more")
+        if self.warm_tokens < 0.0:
+            raise ConfigError(f"warm_tokens is {self.warm_tokens}; 0 or more")

@@ -1,0 +1,78 @@
+"""The simulated front: chooses a replica for each request and hears of the answers."""
+
+from collections.abc import Sequence
+from random import Random
+
+from collm.cluster.lanes import Ticket
+from collm.cluster.router import Router
+from collm.cluster.routes import OUTPUT_TOKENS_GUESS, RouteRequest, Turned
+from collm.cluster.sent import Sent
+from collm.cluster.table import ReplicaTable
+from collm.sim.config import SimConfig
+from collm.sim.replica import SimReplica
+from collm.sim.requests import SimRequest
+from collm.sim.versions import ADAPTER
+
+
+class RouterDispatcher:
+    """The cluster's router, its table and its book, as in ``server.front``.
+
+    Args:
+        config: Of the router, and what requests say; the seed draws candidates.
+        bytes_per_token: Of prompts.
+    """
+
+    def __init__(self, config: SimConfig, bytes_per_token: float) -> None:
+        self.router = Router(config.router, Random(f"{config.seed}/router"))
+        self.table = ReplicaTable()
+        self.sent = Sent()
+        self._bytes_per_token = bytes_per_token
+        self._says_lengths = config.says_lengths
+
+    def choose(self, request: SimRequest, now_s: float) -> tuple[str, Ticket | None] | None:
+        """Return a replica, and the front's note of the request; ``None`` turns it away."""
+        asked = RouteRequest(
+            model=ADAPTER,
+            num_prompt_bytes=int(request.num_prompt_tokens * self._bytes_per_token),
+            num_output_tokens_guess=(
+                request.num_output_tokens if self._says_lengths else OUTPUT_TOKENS_GUESS
+            ),
+        )
+        choice = self.router.choose(asked, self.table, self.sent, now_s)
+        if isinstance(choice, Turned):
+            return None
+        return choice.replica_id, self.sent.add(asked, choice, now_s)
+
+    def observe(self, replica: SimReplica, now_s: float) -> None:
+        """Take in a replica's snapshot."""
+        self.table.put(replica.snapshot(now_s))
+
+    def lose(self, replica_id: str) -> None:
+        """Forget a replica until its next snapshot."""
+        self.table.drop(replica_id)
+        self.sent.forget(replica_id)
+
+
+class RoundRobin:
+    """Serving replicas in turn, whatever they have to do."""
+
+    def __init__(self, replica_ids: Sequence[str]) -> None:
+        self._ids = list(replica_ids)
+        self._place = 0
+
+    def choose(self, request: SimRequest, now_s: float) -> tuple[str, Ticket | None] | None:
+        """Return the replica whose turn it is."""
+        if not self._ids:
+            return None
+        self._place = (self._place + 1) % len(self._ids)
+        return self._ids[self._place], None
+
+    def observe(self, replica: SimReplica, now_s: float) -> None:
+        """Take note that a replica is there."""
+        if replica.role.serves and replica.name not in self._ids:
+            self._ids.append(replica.name)
+
+    def lose(self, replica_id: str) -> None:
+        """Take a replica out of the turns."""
+        if replica_id in self._ids:
+            self._ids.remove(replica_id)

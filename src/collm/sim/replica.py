@@ -1,0 +1,157 @@
+"""A simulated replica, as its front sees it."""
+
+from dataclasses import dataclass
+
+from collm.engine.blocks import BlockManager
+from collm.engine.scheduler import Scheduler
+from collm.metrics.totals import Totals
+from collm.pacing.config import PacingConfig
+from collm.pacing.credit import Credit
+from collm.sim.device import StepCosts, step_names
+from collm.sim.faults import Fault
+from collm.sim.learner import SimLearner
+from collm.sim.loop import SimLoop
+from collm.sim.policies import Role
+from collm.sim.profile import Profile
+from collm.sim.versions import ADAPTER
+from collm.types import LearningState, ReplicaSnapshot, ReplicaTotals, StepCoefficients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deciders:
+    """What a snapshot is made of."""
+
+    scheduler: Scheduler
+    blocks: BlockManager
+    step_cost: StepCosts
+    credit: Credit
+    totals: Totals
+
+
+class SimReplica:
+    """One replica: its loop, what it serves, how it stands.
+
+    Args:
+        name: Its own.
+        role: What it does.
+        profile: Its device.
+        pacing: What was promised.
+        deciders: The loop's.
+        loop: Its step loop.
+        learner: What it learns and serves.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        role: Role,
+        profile: Profile,
+        pacing: PacingConfig,
+        deciders: Deciders,
+        loop: SimLoop,
+        learner: SimLearner,
+    ) -> None:
+        self.name = name
+        self.role = role
+        self.loop = loop
+        self.learner = learner
+        self.is_alive = True
+        self.silent_until_s = 0.0
+        self._silent_from_s = 0.0
+        self._profile = profile
+        self._pacing = pacing
+        self._deciders = deciders
+        self._known: tuple[tuple[float, ...], StepCoefficients] | None = None
+
+    def answers(self, now_s: float) -> bool:
+        """Whether it answers who asks now."""
+        return self.is_alive and now_s >= self.silent_until_s
+
+    def silent_s(self, now_s: float) -> float:
+        """Return since when it does not answer, if it does not."""
+        return now_s - self._silent_from_s
+
+    def suffer(self, fault: Fault, now_s: float) -> None:
+        """Let something go wrong now."""
+        if fault.kind != "slow":
+            self._silent_from_s = now_s
+        match fault.kind:
+            case "dies":
+                self.is_alive = False
+                self.loop.die(now_s)
+            case "slow":
+                self.loop.slow_down(now_s, fault.factor)
+            case "silent":
+                self.silent_until_s = now_s + fault.for_s
+                self.loop.stand_still(now_s, self.silent_until_s)
+
+    @property
+    def num_preemptions(self) -> int:
+        """How often a sequence lost its blocks to an earlier one."""
+        return self._deciders.scheduler.num_preemptions
+
+    def grant(self, credit_share: float, tokens_per_step: int | None) -> None:
+        """Follow an allocation: what the configuration says is the least credit.
+
+        Args:
+            credit_share: Guaranteed share of wall time for training.
+            tokens_per_step: Of an optimizer step; ``None`` takes the profile's.
+        """
+        self._deciders.credit.set_share(max(credit_share, self._pacing.credit_share))
+        trainer = self.learner.trainer
+        if trainer is not None:
+            trainer.tokens_per_step = tokens_per_step or trainer.shape.tokens_per_step
+
+    def snapshot(self, now_s: float, *, with_totals: bool = False) -> ReplicaSnapshot:
+        """Return how it stands, as ``replica.outlook`` says it; the router needs no totals."""
+        deciders, active = self._deciders, self.learner.versions.active
+        scheduler = deciders.scheduler
+        backlog = self.loop.backlog()
+        quality: dict[str, float] = {}
+        noise: dict[str, float] = {}
+        if self.learner.trainer is not None:
+            quality[ADAPTER], noise[ADAPTER] = self.learner.trainer.quality(now_s)
+        return ReplicaSnapshot(
+            replica_id=self.name,
+            url="",
+            taken_at_s=now_s,
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            queued_prefill_tokens=backlog.num_prefill_tokens,
+            num_context_tokens=backlog.num_context_tokens,
+            num_free_blocks=deciders.blocks.num_free - self.loop.num_lacking(),
+            block_size=self._profile.block_size,
+            credit_share=deciders.credit.share,
+            bytes_per_token=self._profile.bytes_per_token,
+            step_coefficients=self._step_coefficients(),
+            ttft_s=self._pacing.ttft_s,
+            tpot_s=self._pacing.tpot_s,
+            names=(ADAPTER,),
+            active={ADAPTER: active.version},
+            quality=quality,
+            quality_noise=noise,
+            max_model_len=self._profile.max_model_len,
+            is_draining=not (self.role.serves and self.loop.is_open(now_s)),
+            base_digest="simulated",
+            learning=self._learning(),
+            totals=deciders.totals.totals() if with_totals else ReplicaTotals(),
+            credit_scale=deciders.credit.scale,
+        )
+
+    def _learning(self) -> dict[str, LearningState]:
+        trainer = self.learner.trainer
+        if trainer is None:
+            return {}
+        state = LearningState(
+            tokens_per_step=trainer.shape.tokens_per_step,
+            is_joint=not self.learner.is_alone,
+            evaluation=trainer.evaluation,
+        )
+        return {ADAPTER: state}
+
+    def _step_coefficients(self) -> StepCoefficients:
+        """Return the fitted costs; a new value only when they were fitted anew."""
+        coefficients = self._deciders.step_cost.coefficients
+        if self._known is None or self._known[0] is not coefficients:
+            self._known = (coefficients, StepCoefficients(**step_names(coefficients)))
+        return self._known[1]

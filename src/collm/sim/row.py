@@ -1,0 +1,96 @@
+"""Rows of plain decodes, computed one number at a time instead of one sequence at a time."""
+
+from collm.engine.sequence import Sequence
+from collm.engine.stretch import Stretch
+from collm.pacing.config import Objectives
+from collm.pacing.deadlines import Outlook, StepCost, look_ahead_decoding
+from collm.sim.log import SimLog
+from collm.types import BASE_SLOT, StepLoad
+
+
+class DecodeRow:
+    """How far a stretch of decodes is; the scheduler and the log are told by ``settle``.
+
+    Args:
+        stretch: The steps that are sure.
+        token_id: What every sequence gets.
+    """
+
+    def __init__(self, stretch: Stretch, token_id: int) -> None:
+        sequences = stretch.sequences
+        self._stretch = stretch
+        self._token_id = token_id
+        self._first_tokens = [(_first_s(one), one.num_output_tokens) for one in sequences]
+        self.num_sequences = len(sequences)
+        self.num_adapters = len(
+            {one.binding.slot for one in sequences if one.binding} - {BASE_SLOT}
+        )
+        self.num_context_tokens = stretch.num_context_tokens
+        """Keys that are computed by now."""
+        self.num_done = 0
+        last_s = sequences[0].last_token_at_s
+        assert last_s is not None
+        self._last_s = last_s
+        self._max_gap_s = 0.0
+        self._num_settled = 0
+
+    @property
+    def num_left(self) -> int:
+        """Steps of the row that have not ended."""
+        return self._stretch.num_steps - self.num_done
+
+    def load(self) -> StepLoad:
+        """Return what the next step computes."""
+        return StepLoad(
+            num_decode_tokens=self.num_sequences,
+            num_context_tokens=self.num_context_tokens + self.num_sequences,
+            num_adapters=self.num_adapters,
+        )
+
+    def end_step(self, now_s: float) -> None:
+        """Note that a step has ended."""
+        self.num_done += 1
+        self.num_context_tokens += self.num_sequences
+        self._max_gap_s = max(self._max_gap_s, now_s - self._last_s)
+        self._last_s = now_s
+
+    def outlook(self, objectives: Objectives, cost: StepCost, now_s: float) -> Outlook:
+        """Return what serving needs from now on."""
+        num_done = self.num_done
+        return look_ahead_decoding(
+            [(first_s, num_tokens + num_done) for first_s, num_tokens in self._first_tokens],
+            self._last_s,
+            objectives,
+            cost,
+            now_s,
+            StepLoad(
+                num_decode_tokens=self.num_sequences,
+                num_context_tokens=self.num_context_tokens,
+                num_adapters=self.num_adapters,
+            ),
+        )
+
+    def num_lacking(self, *, has_begun_next: bool) -> int:
+        """Return the blocks that are taken by now beyond those that are held."""
+        return self._stretch.num_lacking(self.num_done + has_begun_next)
+
+    def settle(self, log: SimLog, *, has_begun_next: bool) -> None:
+        """Bring sequences, blocks and the log to where the row is.
+
+        Args:
+            log: Of the row's replica.
+            has_begun_next: Whether the next step runs already.
+        """
+        self._stretch.skip(
+            self.num_done, self._token_id, self._last_s, has_begun_next=has_begun_next
+        )
+        num_new = self.num_done - self._num_settled
+        if num_new:
+            for one in self._stretch.sequences:
+                log.skip(one.request.request_id, num_new, self._max_gap_s, self._last_s)
+        self._num_settled, self._max_gap_s = self.num_done, 0.0
+
+
+def _first_s(sequence: Sequence) -> float:
+    assert sequence.first_token_at_s is not None  # it has a latest token, so it has a first one
+    return sequence.first_token_at_s

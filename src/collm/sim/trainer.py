@@ -1,0 +1,267 @@
+"""Training of a simulated replica: real programs of quanta, knowledge instead of gradients."""
+
+import math
+from collections.abc import Callable, Sequence
+from random import Random
+
+from collm.gate.allowance import Allowance
+from collm.gate.config import GateConfig
+from collm.metrics.goodput import paper_quality
+from collm.metrics.totals import Totals
+from collm.pacing.quanta import (
+    Quantum,
+    QuantumKind,
+    cut,
+    evaluation_quanta,
+    micro_batch_quanta,
+    optimizer_quanta,
+)
+from collm.sim.curve import Curve
+from collm.sim.profile import Profile, TrainingShape
+from collm.sim.versions import ADAPTER
+from collm.types import Evaluation, GradientSums
+
+_Z = 1.6448536269514722
+"""One-sided 95 % point of the normal distribution, for ``GateConfig.error`` of 5 %."""
+
+Weights = Callable[[float], Sequence[float]]
+"""Each domain's share of a replica's own data, by time."""
+
+
+class SimTrainer:
+    """One adapter's job: micro-batches, optimizer steps and evaluations in their real order.
+
+    What it learns is a number of effective tokens for each domain. A step of B tokens counts as
+    B · (φ + B0) / (φ + B) of them, φ the gradient noise scale and B0 the batch that the loss curve
+    was measured with (McCandlish et al., arXiv 1812.06162).
+
+    Args:
+        profile: Shape of training and loss curve.
+        weights: The replica's data.
+        num_domains: Domains that the loss curve's data had, in equal shares.
+        start: Knowledge of what is served at the start.
+        random: Draws what an evaluation sees beside the truth.
+        totals: Counts steps.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        weights: Weights,
+        num_domains: int,
+        start: Sequence[float],
+        random: Random,
+        totals: Totals,
+    ) -> None:
+        shape = profile.training
+        self.shape = shape
+        self._loss = profile.loss
+        self._weights = weights
+        self._num_domains = num_domains
+        self._random = random
+        self._totals = totals
+        self.tokens_per_step = shape.tokens_per_step
+        """Tokens gathered before an optimizer step; an allocation may change it."""
+        self._learn = micro_batch_quanta(
+            2 * shape.num_layers,
+            shape.micro_batch_tokens,
+            _loss_chunks(shape, shape.micro_batch_tokens),
+            ADAPTER,
+        )
+        self._step = optimizer_quanta(
+            shape.num_layers, shape.layer_parameters, shape.max_optimizer_parameters, ADAPTER
+        )
+        self._evaluate = _evaluation(shape)
+        self._served = tuple(start)
+        self.knowledge = list(start)
+        """Of the shadow."""
+        self._num_pending = 0
+        self.num_tokens = 0
+        """Tokens of finished optimizer steps."""
+        self.num_steps = 0
+        self._is_evaluation_due = False
+        self._allowance = Allowance(GateConfig().evaluation_share)
+        self._program: Sequence[Quantum] = ()
+        self._place = 0
+        self._foreign: tuple[float, ...] | None = None
+        self.foreign_rise: float | None = None
+        """True difference in loss of the candidate that was compared last, once it was."""
+        self._max_tokens: float = math.inf
+        """Value of ``num_tokens`` at which training rests."""
+        self.evaluation: Evaluation | None = None
+        """The latest measured point of its learning."""
+
+    def peek(self) -> Quantum | None:
+        """Return the next quantum; ``None`` when there is nothing to learn."""
+        if self._place == len(self._program):
+            self._program, self._place = self._next_program(), 0
+            if not self._program:
+                return None
+        return self._program[self._place]
+
+    def ran(self, now_s: float) -> tuple[float, ...] | None:
+        """Note that the next quantum ran; return the knowledge of a candidate found better."""
+        if not self._program:
+            return None  # dropped while its quantum ran
+        self._place += 1
+        if self._place < len(self._program):
+            return None
+        if self._program is self._learn:
+            self._num_pending += self.shape.micro_batch_tokens
+            self._allowance.earn(self.shape.micro_batch_tokens)
+        elif self._program is self._step:
+            self._take_step(now_s)
+        else:
+            return self._judge(now_s)
+        return None
+
+    def begin_round(self, knowledge: Sequence[float], num_tokens: int, now_s: float) -> None:
+        """Train on ``num_tokens`` from a round's base, whose loss members measure beforehand."""
+        self.restart(knowledge)
+        self.train_up_to(self.num_tokens + num_tokens)
+        self._note(knowledge, now_s)
+
+    def train_up_to(self, num_tokens: float) -> None:
+        """Rest once ``num_tokens`` have been trained on in all."""
+        self._max_tokens = num_tokens
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it has trained on what it was asked to."""
+        return self.num_tokens >= self._max_tokens
+
+    def compare(self, knowledge: Sequence[float]) -> None:
+        """Compare somebody's candidate with what is served, next; half-done work is dropped."""
+        self._program, self._place, self._num_pending = (), 0, 0
+        self._foreign = tuple(knowledge)
+        self.foreign_rise = None
+
+    def restart(self, knowledge: Sequence[float]) -> None:
+        """Train from such an adapter on; half-done work is dropped."""
+        self.knowledge = list(knowledge)
+        self._program, self._place, self._num_pending = (), 0, 0
+
+    def serve(self, knowledge: Sequence[float], *, keeps_shadow: bool) -> None:
+        """Note what is served from now on; without ``keeps_shadow`` training goes on from it."""
+        self._served = tuple(knowledge)
+        if not keeps_shadow:
+            self.restart(knowledge)
+
+    def loss_of(self, knowledge: Sequence[float], now_s: float) -> float:
+        """Return the true cross-entropy of such an adapter on the replica's own data."""
+        return mean_loss(self._loss, knowledge, self._weights(now_s))
+
+    def quality(self, now_s: float) -> tuple[float, float]:
+        """Return Q of what is served on the replica's own data, and its standard error."""
+        value = paper_quality(self.loss_of(self._served, now_s))
+        return value, value / math.sqrt(self.shape.evaluation_samples)
+
+    def _next_program(self) -> Sequence[Quantum]:
+        if self._foreign is not None:
+            return self._evaluate
+        if self.is_resting:
+            return ()
+        if self._num_pending >= self.tokens_per_step:
+            return self._step
+        is_possible = self._is_evaluation_due and not self._num_pending
+        if is_possible and self._allowance.affordable_rows >= self.shape.evaluation_tokens:
+            return self._evaluate
+        return self._learn
+
+    def _take_step(self, now_s: float) -> None:
+        num_tokens, noise = self._num_pending, self.shape.noise_scale_tokens
+        worth = num_tokens * (noise + self.shape.tokens_per_step) / (noise + num_tokens)
+        for domain, weight in enumerate(self._weights(now_s)):
+            self.knowledge[domain] += weight * self._num_domains * worth
+        self._totals.stepped(
+            ADAPTER,
+            num_tokens,
+            self.loss_of(self.knowledge, now_s),
+            _gradient(noise, num_tokens, num_tokens // self.shape.micro_batch_tokens),
+        )
+        self.num_tokens += num_tokens
+        self._num_pending = 0
+        self.num_steps += 1
+        if self.num_steps % self.shape.evaluate_every == 0:
+            self._is_evaluation_due = True
+
+    def _judge(self, now_s: float) -> tuple[float, ...] | None:
+        shape = self.shape
+        served_loss = self.loss_of(self._served, now_s)
+        if self._foreign is not None:
+            self.foreign_rise = self.loss_of(self._foreign, now_s) - served_loss
+            self._foreign = None
+            return None
+        self._allowance.spend(shape.evaluation_tokens)
+        self._is_evaluation_due = False
+        self._note(self.knowledge, now_s)
+        error = shape.loss_spread / math.sqrt(shape.evaluation_samples)
+        rise = self.loss_of(self.knowledge, now_s) - served_loss
+        seen = rise + self._random.gauss(0.0, error)
+        return tuple(self.knowledge) if seen + _Z * error < 0.0 else None
+
+    def _note(self, knowledge: Sequence[float], now_s: float) -> None:
+        """Measure a loss on held-out samples, as well as they can tell."""
+        num_samples = self.shape.evaluation_samples
+        error = self.shape.loss_spread / math.sqrt(num_samples)
+        loss = self.loss_of(knowledge, now_s) + self._random.gauss(0.0, error)
+        self.evaluation = Evaluation(
+            num_tokens=self.num_tokens, loss=max(loss, 0.0), num_samples=num_samples
+        )
+
+
+def _gradient(noise_scale: float, num_tokens: int, num_micro_batches: int) -> GradientSums:
+    """Return what a step's micro-batches would show of a gradient of length 1 and this noise."""
+    if num_micro_batches < 2:
+        return GradientSums()
+    return GradientSums(
+        num_steps=1,
+        num_differences=num_micro_batches - 1,
+        spread=(num_micro_batches - 1) * noise_scale,
+        square=1.0 + noise_scale / num_tokens,
+        inverse_tokens=1.0 / num_tokens,
+    )
+
+
+def training_token_s(profile: Profile) -> float:
+    """Return the time of training on one token, its part of an optimizer step included."""
+    shape, adapter = profile.training, ADAPTER
+    num_tokens = shape.micro_batch_tokens
+    chunks = _loss_chunks(shape, num_tokens)
+    seconds = sum(
+        _seconds(profile, quantum)
+        for quantum in micro_batch_quanta(2 * shape.num_layers, num_tokens, chunks, adapter)
+    )
+    step_s = sum(
+        _seconds(profile, quantum)
+        for quantum in optimizer_quanta(
+            shape.num_layers, shape.layer_parameters, shape.max_optimizer_parameters, adapter
+        )
+    )
+    return seconds / num_tokens + step_s / max(shape.tokens_per_step, num_tokens)
+
+
+def _seconds(profile: Profile, quantum: Quantum) -> float:
+    time = profile.quanta[quantum.kind]
+    return time.fixed_s + time.per_unit_s * quantum.size
+
+
+def mean_loss(curve: Curve, knowledge: Sequence[float], weights: Sequence[float]) -> float:
+    """Return the cross-entropy over domains of these shares."""
+    return math.fsum(
+        weight * curve.at(tokens) for tokens, weight in zip(knowledge, weights, strict=True)
+    )
+
+
+def _loss_chunks(shape: TrainingShape, num_tokens: int) -> tuple[int, ...]:
+    return cut(max(1, round(num_tokens * shape.supervised_share)), shape.max_loss_rows)
+
+
+def _evaluation(shape: TrainingShape) -> tuple[Quantum, ...]:
+    """Return an evaluation's quanta: a copy of the candidate, then its held-out micro-batches."""
+    quanta = [Quantum(QuantumKind.STAGE, shape.num_layers * shape.layer_parameters, 0, ADAPTER)]
+    num_batches = -(-shape.evaluation_tokens // shape.micro_batch_tokens)
+    for num_tokens in cut(shape.evaluation_tokens, -(-shape.evaluation_tokens // num_batches)):
+        chunks = _loss_chunks(shape, num_tokens)
+        quanta += evaluation_quanta(2 * shape.num_layers, num_tokens, chunks, ADAPTER)
+    return tuple(quanta)
