@@ -56,6 +56,8 @@ class Replica:
     thread: threading.Thread
     writer: Writer
     data: DataFolder
+    pacing: PacingParts
+    """The loop's; others may read what it has learned of times."""
 
     def close(self) -> None:
         """End the loop after its current step, finish writing, and let go of the data folder."""
@@ -250,6 +252,7 @@ def _replica(
         thread=thread,
         writer=disk.writer,
         data=disk.data,
+        pacing=engine.pacing,
     )
 
 
