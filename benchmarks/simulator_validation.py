@@ -1,0 +1,330 @@
+"""Does the simulator say what real replicas do? One trace, both ways.
+
+    python benchmarks/simulator_validation.py --replicas 2 --folder validation
+
+Profiles this machine with as many replicas side by side as will run (they share its memory and
+caches), serves with `collm serve`, each replica learning an adapter by itself, and replays a trace
+over HTTP. The simulator then gets the same arrivals, with the prompt lengths that the server
+counted, and the profile. Compared are SLO attainment (bar: 3 points), throughput within the
+objectives and training tokens (bar: 10 %). The folder keeps profiles, records and the report.
+
+Needs an otherwise idle machine.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import httpx
+
+from collm.clock import MonotonicClock
+from collm.metrics.attainment import measure_attainment
+from collm.metrics.goodput import throughput_per_s
+from collm.metrics.latency import summarize_latency
+from collm.metrics.records import RequestRecord
+from collm.pacing.config import PacingConfig
+from collm.sim.config import SimConfig
+from collm.sim.policies import find_policy
+from collm.sim.profile import Profile, load_profile
+from collm.sim.requests import SimRequest
+from collm.sim.simulation import Simulation
+from collm.workload.config import WorkloadConfig
+from collm.workload.replay import ReplayTarget, replay
+from collm.workload.requests import build_requests, filler_text
+from collm.workload.samples import load_samples
+from collm.workload.traces import load_trace
+from collm.workload.transforms import scale_time
+from slo_plan import TRACE, scale_lengths
+
+ADAPTER = "learner"
+DATA = "clinc150"
+MAX_OUTPUT_TOKENS = 128
+READY_S = 300.0
+ALONE_S = 300.0
+MAX_POINTS = 0.03
+MAX_SHARE = 0.10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What all replicas did beside the trace."""
+
+    training_tokens: float
+    serve_s: float
+    train_s: float
+    """Of quanta, evaluation included."""
+
+    def since(self, before: "Work") -> "Work":
+        """Return what was done after ``before``."""
+        return Work(
+            training_tokens=self.training_tokens - before.training_tokens,
+            serve_s=self.serve_s - before.serve_s,
+            train_s=self.train_s - before.train_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What is compared."""
+
+    attainment: float
+    throughput_per_s: float
+    training_tokens: float
+    serve_s: float
+    train_s: float
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+    tpot_p50_s: float | None
+    tpot_p99_s: float | None
+
+
+def main() -> None:
+    """Profile, replay, simulate, compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--replicas", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="of each replica")
+    parser.add_argument("--requests", type=int, default=120)
+    parser.add_argument("--rate", type=float, default=0.8, help="requests/s over all replicas")
+    parser.add_argument("--profile-s", type=float, default=180.0)
+    parser.add_argument("--budget", choices=("latency", "objective"), default="latency")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=Path("simulator-validation"))
+    parser.add_argument("--profile", type=Path, help="a measured profile, to measure none")
+    parser.add_argument("--port", type=int, default=8417)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    profile = measured_profile(arguments)
+    records, duration_s, work = run_real(arguments)
+    real = figures(records, duration_s, work)
+    simulated = run_simulator(profile, records, duration_s, arguments)
+    alone = profile.training.alone_tokens_per_s
+    print(f"Training alone: measured {alone} tokens/s, SIMULATED {trained_alone(profile):.0f}.")
+    report(real, simulated, arguments)
+
+
+def settings(arguments: argparse.Namespace, *extra: str) -> list[str]:
+    """Return the settings that profile and replicas share."""
+    values = (
+        f"replica.threads={arguments.threads}",
+        f"pacing.budget={arguments.budget}",
+        "memory.kv_cache_mib=512",
+        *extra,
+    )
+    return [part for value in values for part in ("--set", value)]
+
+
+def measured_profile(arguments: argparse.Namespace) -> Profile:
+    """Measure as many profiles at once as there will be replicas; return the first one's."""
+    if arguments.profile is not None:
+        return load_profile(str(arguments.profile))
+    files = [arguments.folder / f"profile-{number}.json" for number in range(arguments.replicas)]
+    running = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "collm", "profile", "--data", DATA),
+                *("--out", str(file), "--seconds", str(arguments.profile_s)),
+                *("--seed", str(number), *settings(arguments)),
+            ]
+        )
+        for number, file in enumerate(files)
+    ]
+    if any(process.wait() for process in running):
+        raise SystemExit("profiling failed")
+    return load_profile(str(files[0]))
+
+
+def run_real(arguments: argparse.Namespace) -> tuple[list[RequestRecord], float, Work]:
+    """Serve, replay, and return the records, the trace's length and the tokens trained on in it."""
+    folder = arguments.folder / f"data-{int(time.time())}"
+    job = f"training.jobs=[{{adapter: {ADAPTER}, data: {DATA}}}]"
+    command = [
+        *(sys.executable, "-m", "collm", "serve", "--replicas", str(arguments.replicas)),
+        *settings(arguments, job, f"replica.data_dir={folder}", f"server.port={arguments.port}"),
+    ]
+    if arguments.replicas == 1:
+        del command[4:6]
+    with (arguments.folder / "serve.log").open("wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            return asyncio.run(_replay(arguments, server))
+        finally:
+            server.terminate()
+            server.wait(60.0)
+
+
+async def _replay(
+    arguments: argparse.Namespace, server: "subprocess.Popen[bytes]"
+) -> tuple[list[RequestRecord], float, Work]:
+    url, clock = f"http://127.0.0.1:{arguments.port}", MonotonicClock()
+    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        await _ready(client, server, arguments.replicas)
+        rows = scale_lengths(load_trace(TRACE), MAX_OUTPUT_TOKENS)[: arguments.requests]
+        own_per_s = len(rows) / rows[-1].arrived_at_s
+        trace = scale_time(rows, own_per_s / arguments.rate)
+        filler = filler_text(load_samples("medquad", "test"))
+        requests = build_requests(
+            trace, (), filler, WorkloadConfig(scored_share=0.0), arguments.seed
+        )
+        duration_s = trace[-1].arrived_at_s
+        before = await _work(client)
+        # Trained beside the whole trace, its last answers left out: as the simulator counts.
+        after = asyncio.create_task(_work_at(client, clock.now_s() + duration_s, clock))
+        records = await replay(requests, ReplayTarget(base_url=url, model=ADAPTER), clock)
+        work = (await after).since(before)
+    start_s = records[0].arrived_at_s - requests[0].at_s
+    moved = [_moved(record, start_s) for record in records]
+    (arguments.folder / "records.jsonl").write_text(
+        "".join(json.dumps(asdict(one)) + "\n" for one in moved), encoding="utf-8"
+    )
+    return moved, duration_s, work
+
+
+async def _ready(
+    client: httpx.AsyncClient, server: "subprocess.Popen[bytes]", num_replicas: int
+) -> None:
+    """Wait until every replica serves the adapter that it learns."""
+    ends_s = time.monotonic() + READY_S
+    while time.monotonic() < ends_s:
+        if server.poll() is not None:
+            raise SystemExit("collm serve ended; see serve.log")
+        with contextlib.suppress(httpx.HTTPError, KeyError, TypeError, ValueError):
+            if await _num_serving(client, num_replicas) == num_replicas:
+                return
+        await asyncio.sleep(1.0)
+    raise SystemExit(f"not every replica serves {ADAPTER} after {READY_S:g} s")
+
+
+async def _num_serving(client: httpx.AsyncClient, num_replicas: int) -> int:
+    if num_replicas == 1:
+        models = (await client.get("/v1/models")).json()["data"]
+        return sum(one["id"] == ADAPTER for one in models)
+    replicas = (await client.get("/cluster")).json()["replicas"]
+    return sum(ADAPTER in one["state"]["names"] for one in replicas)
+
+
+async def _work_at(client: httpx.AsyncClient, at_s: float, clock: MonotonicClock) -> Work:
+    await asyncio.sleep(at_s - clock.now_s())
+    return await _work(client)
+
+
+async def _work(client: httpx.AsyncClient) -> Work:
+    """Return what all replicas have done, from their metrics."""
+    text = (await client.get("/metrics")).text
+
+    def total(pattern: str) -> float:
+        return sum(map(float, re.findall(rf"^collm_{pattern} (\S+)$", text, re.MULTILINE)))
+
+    return Work(
+        training_tokens=total(r"training_tokens_total\S*"),
+        serve_s=total(r'loop_seconds_total\S*work="serve"\S*'),
+        train_s=total(r'loop_seconds_total\S*work="(?:train|evaluate)"\S*'),
+    )
+
+
+def _moved(record: RequestRecord, start_s: float) -> RequestRecord:
+    """Count a record's times from the start of the trace."""
+    times = {
+        name: None if value is None else value - start_s
+        for name in ("arrived_at_s", "first_token_at_s", "last_token_at_s", "ended_at_s")
+        for value in (getattr(record, name),)
+    }
+    return replace(record, **times)
+
+
+def run_simulator(
+    profile: Profile,
+    real: Sequence[RequestRecord],
+    duration_s: float,
+    arguments: argparse.Namespace,
+) -> Figures:
+    """Simulate the same arrivals with the lengths that the server saw."""
+    requests = [
+        SimRequest(
+            number,
+            record.arrived_at_s,
+            max(record.num_prompt_tokens, 1),
+            max(record.num_output_tokens, 1),
+            0,
+            False,
+        )
+        for number, record in enumerate(sorted(real, key=lambda one: one.arrived_at_s))
+    ]
+    config = SimConfig(
+        num_replicas=arguments.replicas,
+        seed=arguments.seed,
+        pacing=PacingConfig(budget=arguments.budget),
+        says_lengths=True,
+        warm_tokens=profile.training.tokens_per_step * 10.0,
+    )
+    records: list[RequestRecord] = []
+    simulation = Simulation(profile, find_policy("collm"), config, on_record=records.append)
+    end = simulation.run(requests, duration_s)
+    seconds = end.seconds.values()
+    work = Work(
+        training_tokens=sum(end.training_tokens.values()),
+        serve_s=sum(one["serve"] for one in seconds),
+        train_s=sum(one["train"] + one["evaluate"] for one in seconds),
+    )
+    return figures(records, duration_s, work)
+
+
+def trained_alone(profile: Profile) -> float:
+    """Return the tokens per second that a simulated replica trains on when it serves nobody."""
+    simulation = Simulation(profile, find_policy("collm"), SimConfig())
+    return sum(simulation.run((), ALONE_S).training_tokens.values()) / ALONE_S
+
+
+def figures(records: Sequence[RequestRecord], duration_s: float, work: Work) -> Figures:
+    """Return what is compared."""
+    objectives = PacingConfig()
+    ttft = summarize_latency(one.ttft_s for one in records)
+    tpot = summarize_latency(one.tpot_s for one in records)
+    return Figures(
+        attainment=measure_attainment(records, objectives).share or 0.0,
+        throughput_per_s=throughput_per_s(records, objectives, duration_s),
+        **asdict(work),
+        ttft_p50_s=ttft.p50_s,
+        ttft_p99_s=ttft.p99_s,
+        tpot_p50_s=tpot.p50_s,
+        tpot_p99_s=tpot.p99_s,
+    )
+
+
+def report(real: Figures, simulated: Figures, arguments: argparse.Namespace) -> None:
+    """Print both sides and the bars, and write them down."""
+    points = abs(real.attainment - simulated.attainment)
+    shares = {
+        name: abs(getattr(simulated, name) / getattr(real, name) - 1.0)
+        for name in ("throughput_per_s", "training_tokens")
+    }
+    bars = {"attainment": points <= MAX_POINTS} | {
+        name: share <= MAX_SHARE for name, share in shares.items()
+    }
+    print("| figure | real | SIMULATED | apart | bar |\n|---|---|---|---|---|")
+    for name, value in asdict(real).items():
+        apart = f"{points:.3f}" if name == "attainment" else ""
+        apart = f"{shares[name]:.1%}" if name in shares else apart
+        word = {True: "met", False: "missed"}.get(bars.get(name), "")
+        print(f"| {name} | {value} | {asdict(simulated)[name]} | {apart} | {word} |")
+    text = json.dumps(
+        {
+            "command": sys.argv,
+            "real": asdict(real),
+            "simulated": asdict(simulated),
+            "bars": bars,
+        },
+        indent=1,
+    )
+    (arguments.folder / "report.json").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
