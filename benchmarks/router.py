@@ -3,7 +3,8 @@
     python benchmarks/router.py [--requests 20000]
 
 Replicas report five times a second and answer as they claim; the load is half of what meets the
-objectives. Needs no model: only the router, its table and the front's book run.
+objectives. Each size is measured twice: routing by itself, and following an allocation's prices and
+shares of the traffic. Needs no model: only the router, its table and the front's book run.
 """
 
 import argparse
@@ -86,11 +87,23 @@ class Times:
     snapshot: list[float]
 
 
-def measure(num_replicas: int, num_requests: int, seed: int) -> Times:
+def follow_some_allocation(router: Router, snapshots: Sequence[ReplicaSnapshot]) -> None:
+    """Give the router prices around a hundredth, and every replica an uneven share."""
+    rng = Random(0)
+    ids = [snapshot.replica_id for snapshot in snapshots]
+    weights = {name: rng.uniform(0.5, 1.5) for name in ids}
+    whole = sum(weights.values())
+    shares = {name: weight / whole for name, weight in weights.items()}
+    router.follow({name: rng.uniform(0.0, 0.02) for name in ids}, dict.fromkeys(ADAPTERS, shares))
+
+
+def measure(num_replicas: int, num_requests: int, seed: int, *, is_following: bool) -> Times:
     """Route requests in virtual time; only the calls themselves are timed."""
     rng = Random(seed)
     snapshots = [snapshot_of(number, rng) for number in range(num_replicas)]
     table, sent, router = ReplicaTable(snapshots), Sent(), Router(RouterConfig(), Random(seed))
+    if is_following:
+        follow_some_allocation(router, snapshots)
     times = Times([], [], [])
     open_tickets: deque[tuple[float, Ticket]] = deque()
     now_s, num_due, num_snapshots = 0.0, 0.0, 0
@@ -140,13 +153,15 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20_000, help="requests of each size")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    columns = ("choose: median µs", "p99", "add: median µs", "p99", "snapshot: median µs", "p99")
     print(
-        "| replicas | choose: median µs | p99 | add: median µs | p99 | snapshot: median µs | p99 |"
+        "| replicas | following an allocation | " + " | ".join(columns) + " |\n" + "|---" * 8 + "|"
     )
-    print("|---|---|---|---|---|---|---|")
     for size in SIZES:
-        times = measure(size, arguments.requests, arguments.seed)
-        print(f"| {size} | {cells(times.choose)} | {cells(times.book)} | {cells(times.snapshot)} |")
+        for is_following in (False, True):
+            times = measure(size, arguments.requests, arguments.seed, is_following=is_following)
+            figures = " | ".join(cells(one) for one in (times.choose, times.book, times.snapshot))
+            print(f"| {size} | {'yes' if is_following else 'no'} | {figures} |")
 
 
 if __name__ == "__main__":

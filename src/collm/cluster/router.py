@@ -17,7 +17,7 @@ MAX_CANDIDATES = 8
 
 _NUM_BEST = 2
 """Candidates for their quality alone."""
-_NUM_DRAWN = 3
+_NUM_DRAWN = 2
 """Candidates by lot; a second one removes most of the imbalance that chance makes, and further ones
 ever less (Mitzenmacher, IEEE TPDS 12, 2001)."""
 _MAX_DRAWS = 16
