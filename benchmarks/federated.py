@@ -29,7 +29,7 @@ from common import Report, checkpoint_folder, make_parser, progress
 import torch
 
 from collm.chats import Sample
-from collm.cli.demo_sites import RANK, SERVER_RATE
+from collm.cli.demo_sites import RANK
 from collm.lora.state import AdapterState
 from collm.training.base_version import BaseVersion
 from collm.training.config import JobConfig
@@ -241,7 +241,7 @@ def _arguments() -> argparse.Namespace:
     parser = make_parser(__doc__ or "", rounds=6, rounds_are="federated rounds")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--tokens-per-round", type=int, default=8192, help="of each member")
-    parser.add_argument("--server-rate", type=float, default=SERVER_RATE, help="of aggregates")
+    parser.add_argument("--server-rate", type=float, default=1.0, help="of aggregates")
     parser.add_argument("--members", type=int, default=2, help="who learn together")
     parser.add_argument("--questions", type=int, default=45, help="of each domain, at most 90")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

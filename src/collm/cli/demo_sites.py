@@ -15,8 +15,6 @@ from collm.workload.samples import group_split, load_samples
 MAX_SITES = 5
 RANK = 16
 """Of what the sites learn, each and together."""
-SERVER_RATE = 1.7
-"""The mean of two sites holds half of what one of them learned of its own domains."""
 _TOKENS_PER_ROUND = 12_288
 """About 245 questions a replica, and 45 seconds. Rounds of half as many took 28 s: 8 s of them went
 by without training, and three of eight steps warmed up."""
@@ -65,7 +63,6 @@ def cluster_settings(settings: DemoSettings, sites: Sequence[Site]) -> dict[str,
                     "adapter": ADAPTER,
                     "strategy": "svd",
                     "rank": RANK,
-                    "server_rate": SERVER_RATE,
                     "tokens_per_round": _TOKENS_PER_ROUND,
                     "interval_s": 0.0,
                     "gate": {"max_samples": _GATE_SAMPLES},
