@@ -163,7 +163,7 @@ class AdapterDesk:
 
         async with self._turn(name):
             state = await asyncio.to_thread(
-                alone, read_files, name, config, weights_path, *self._conditions()
+                alone, lambda: read_files(name, config, weights_path, *self._conditions())
             )
             published = await self._publish(name, state)
             if promote:
@@ -207,7 +207,9 @@ class AdapterDesk:
                     param="lora_name",
                     code="adapter_loaded",
                 )
-            state = await asyncio.to_thread(alone, read_filled, name, fill, *self._conditions())
+            state = await asyncio.to_thread(
+                alone, lambda: read_filled(name, fill, *self._conditions())
+            )
             digest = await asyncio.to_thread(alone, state.digest)
             for info in self._board.view.versions:
                 if info.adapter == name and info.is_active and info.digest == digest:
