@@ -76,7 +76,7 @@ class DocsServer:
 
 @contextmanager
 def docs_server(folder: Path) -> Iterator[DocsServer]:
-    """Serve: ``intents`` learns, ``support`` has three versions."""
+    """Serve: ``intents`` may learn, and rests; both adapters have three versions."""
     checkpoint = tiny_checkpoint(folder, "llama")
     data_dir, import_root = folder / "data", folder / "imports"
     for adapter in ADAPTERS:
@@ -104,9 +104,18 @@ def docs_server(folder: Path) -> Iterator[DocsServer]:
             running_server(backends_of(replica), Membership(REPLICA, "secret")) as server,
             _front_of(server.url, folder) as front_url,
         ):
+            _let_rest(server.url, "intents")
             yield DocsServer(server.url, front_url, data_dir, import_root, guest)
     finally:
         replica.close()
+
+
+def _let_rest(url: str, adapter: str) -> None:
+    """Pause an adapter's job, which would take the processor from what the pages run."""
+    jobs = f"{url}/v1/fine_tuning/jobs"
+    (job,) = (one for one in httpx.get(jobs).json()["data"] if one["adapter"] == adapter)
+    wait_until(lambda: httpx.get(f"{jobs}/{job['id']}").json()["status"] == "running")
+    httpx.post(f"{jobs}/{job['id']}/pause").raise_for_status()
 
 
 @contextmanager
