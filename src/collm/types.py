@@ -130,6 +130,11 @@ class SequenceProgress:
     first_token_at_s: float | None = None
     """When the first token was sent, which later tokens are due after; ``None`` if not known."""
 
+    @property
+    def is_decoding(self) -> bool:
+        """Whether the next step computes its next token, and nothing else of it."""
+        return self.is_running and self.num_remaining_prefill <= 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:

@@ -110,7 +110,7 @@ class FixedPrefillLimit:
     def __init__(self, num_tokens: int = 10_000) -> None:
         self.num_tokens = num_tokens
 
-    def prefill_tokens(self, decodes: Row[SequenceProgress], now_s: float) -> int:
+    def prefill_tokens(self, progress: Row[SequenceProgress], now_s: float) -> int:
         return self.num_tokens
 
 

@@ -40,8 +40,8 @@ class VersionPins(Protocol):
 class PrefillLimit(Protocol):
     """Says how much prefill may join a step, so that its decodes are not late."""
 
-    def prefill_tokens(self, decodes: Row[SequenceProgress], now_s: float) -> int:
-        """Return the most prefill tokens, at least 1, beside these decodes."""
+    def prefill_tokens(self, progress: Row[SequenceProgress], now_s: float) -> int:
+        """Return the most prefill tokens, at least 1, given all that runs and waits."""
         ...
 
 
@@ -179,8 +179,7 @@ class Scheduler:
         items = self._schedule_decodes()
         prefills = [sequence for sequence in self._running if sequence.is_prefilling]
         if prefills or len(self._waiting):
-            decodes = [item.sequence.progress(is_running=True) for item in items]
-            limit = self._prefill_limit.prefill_tokens(decodes, now_s)
+            limit = self._prefill_limit.prefill_tokens(self.progress(), now_s)
             budget = min(max(limit, 1), self._max_step_tokens - len(items))
             budget = self._schedule_prefills(prefills, items, budget)
             self._admit(items, budget, now_s)

@@ -7,11 +7,9 @@ from collm.pacing.config import Objectives, PacingConfig
 from collm.pacing.credit import Credit
 from collm.pacing.deadlines import IDLE, Outlook, PrefillLimit, StepCost, look_ahead
 from collm.pacing.quanta import Quantum, QuantumKind
+from collm.pacing.reserve import Reserve
 from collm.types import SequenceProgress
 
-_TOKENS_AHEAD = 8
-"""So many tokens ahead of its deadlines a decode stays before training takes its time: when a
-prompt comes, that is what longer steps are made of."""
 _PROBE_AFTER_S = 1.0
 """How long an unbelievable bound may keep training from measuring itself again."""
 
@@ -40,7 +38,12 @@ class Budget(Protocol):
     """Decides between two steps which quanta may run."""
 
     def begin(
-        self, progress: tuple[SequenceProgress, ...], now_s: float, num_adapters: int = 0
+        self,
+        progress: tuple[SequenceProgress, ...],
+        now_s: float,
+        num_adapters: int = 0,
+        *,
+        is_blocked: bool = False,
     ) -> None:
         """Start a pause: call after a step's tokens were published, or when there was no step."""
         ...
@@ -65,8 +68,8 @@ class ObjectiveBudget:
     any decoding sequence, with the quantum and the next step, stays within ``objectives.gap_s``.
     With nothing to serve, every quantum runs. While a message waits, or prefill is due, none does:
     the prefill has to be computed all the same, so putting it off gains no training time, and it
-    would be in the way of the requests that come next. For these a decode stays some tokens ahead
-    of its deadlines: training takes what it is ahead beyond that.
+    would be in the way of the requests that come next. For their sake a decode stays some tokens
+    ahead of its deadlines where need be, see ``Reserve``.
 
     Credit pays for quanta that slack does not cover: any number within the gap rule, and one
     per pause even when the next step alone breaks that rule, or else the guarantee were none.
@@ -96,6 +99,7 @@ class ObjectiveBudget:
     ) -> None:
         self._objectives = objectives
         self._step_cost = step_cost
+        self._reserve = Reserve(objectives, step_cost)
         self._quantum_cost = quantum_cost
         self._prefill_limit = prefill_limit
         self._credit = credit
@@ -110,7 +114,12 @@ class ObjectiveBudget:
         self._has_prefill = False
 
     def begin(
-        self, progress: tuple[SequenceProgress, ...], now_s: float, num_adapters: int = 0
+        self,
+        progress: tuple[SequenceProgress, ...],
+        now_s: float,
+        num_adapters: int = 0,
+        *,
+        is_blocked: bool = False,
     ) -> None:
         """Start a pause: call after a step's tokens were published, or when there was no step.
 
@@ -118,7 +127,9 @@ class ObjectiveBudget:
             progress: Every running and waiting sequence.
             now_s: The present.
             num_adapters: Different adapter versions that the next step will serve.
+            is_blocked: Whether what waits cannot be admitted yet, for lack of room.
         """
+        self._reserve.look(progress)
         outlook = IDLE
         if progress:
             outlook = look_ahead(
@@ -128,9 +139,10 @@ class ObjectiveBudget:
                 now_s,
                 self._prefill_limit,
                 num_adapters,
-                _TOKENS_AHEAD * self._objectives.tpot_s,
+                self._reserve.seconds(progress),
             )
         self.begin_seeing(outlook, now_s)
+        self._has_prefill = outlook.has_prefill and not is_blocked
 
     def begin_seeing(self, outlook: Outlook, now_s: float) -> None:
         """Start a pause whose outlook is known already."""
@@ -211,7 +223,12 @@ class UncontrolledBudget:
         self._has_begun = False
 
     def begin(
-        self, progress: tuple[SequenceProgress, ...], now_s: float, num_adapters: int = 0
+        self,
+        progress: tuple[SequenceProgress, ...],
+        now_s: float,
+        num_adapters: int = 0,
+        *,
+        is_blocked: bool = False,
     ) -> None:
         """Start a pause: call after a step's tokens were published, or when there was no step."""
         self._is_idle = not progress

@@ -21,8 +21,8 @@ class StepCost(Protocol):
 class PrefillLimit(Protocol):
     """How many prefill tokens a step may carry beside its decodes."""
 
-    def prefill_tokens(self, decodes: Sequence[SequenceProgress], now_s: float) -> int:
-        """Return the most prefill tokens of a step with these decodes, at least 1."""
+    def prefill_tokens(self, progress: Sequence[SequenceProgress], now_s: float) -> int:
+        """Return the most prefill tokens of a step, given all that runs and waits; at least 1."""
         ...
 
 
@@ -123,7 +123,7 @@ def look_ahead(
     """
     if not progress:
         return IDLE
-    decodes = [one for one in progress if one.is_running and one.num_remaining_prefill <= 1]
+    decodes = [one for one in progress if one.is_decoding]
     decode_load = StepLoad(
         num_decode_tokens=len(decodes),
         num_context_tokens=sum(one.num_context_tokens for one in decodes),
@@ -133,8 +133,8 @@ def look_ahead(
     if len(decodes) < len(progress):
         max_chunk = sys.maxsize
         if limit is not None:
-            max_chunk = limit.prefill_tokens(decodes, now_s)
-        prefills = [one for one in progress if not one.is_running or one.num_remaining_prefill > 1]
+            max_chunk = limit.prefill_tokens(progress, now_s)
+        prefills = [one for one in progress if not one.is_decoding]
         slack, next_step_s = _prefill_ahead(
             prefills, objectives, cost, now_s, decode_load, max_chunk
         )

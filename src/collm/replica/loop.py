@@ -135,8 +135,13 @@ class StepLoop:
             return StepReport(0, 0)
         plan = self._scheduler.schedule(self._clock.now_s())
         self._publish(self._serve(plan))
+        load = plan.load()
         self._budget.begin(
-            self._scheduler.progress(), self._clock.now_s(), plan.load().num_adapters
+            self._scheduler.progress(),
+            self._clock.now_s(),
+            load.num_adapters,
+            # What waited has had its chance in this step.
+            is_blocked=load.num_prefill_tokens == 0,
         )
         num_quanta = 0
         while (quantum := self._peek()) and self._budget.allows(quantum, self._inbox):

@@ -26,7 +26,12 @@ class TokenLevelBudget:
         self._is_idle = True
 
     def begin(
-        self, progress: tuple[SequenceProgress, ...], now_s: float, num_adapters: int = 0
+        self,
+        progress: tuple[SequenceProgress, ...],
+        now_s: float,
+        num_adapters: int = 0,
+        *,
+        is_blocked: bool = False,
     ) -> None:
         """Start a pause."""
         self._begin(is_idle=not progress)
@@ -64,7 +69,12 @@ class ShiftBudget:
         self._now_s = 0.0
 
     def begin(
-        self, progress: tuple[SequenceProgress, ...], now_s: float, num_adapters: int = 0
+        self,
+        progress: tuple[SequenceProgress, ...],
+        now_s: float,
+        num_adapters: int = 0,
+        *,
+        is_blocked: bool = False,
     ) -> None:
         """Start a pause."""
         self._now_s = now_s

@@ -250,7 +250,12 @@ class SimLoop:
         now_s = self._now_s
         self._log.observe(self._scheduler.update(self._plan, output, now_s), now_s)
         if self._trainer is not None:
-            self._budget.begin(self._scheduler.progress(), now_s, self._load.num_adapters)
+            self._budget.begin(
+                self._scheduler.progress(),
+                now_s,
+                self._load.num_adapters,
+                is_blocked=self._load.num_prefill_tokens == 0,
+            )
         self._train()
 
     def _train(self) -> None:

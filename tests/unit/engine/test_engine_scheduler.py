@@ -43,13 +43,13 @@ def test_the_prefill_limit_binds_prefill_alone_and_never_stops_it():
     assert chunks(loop.step()) == {"a": 1, "b": 1}
 
 
-def test_the_prefill_limit_is_told_the_decodes_of_the_step():
+def test_the_prefill_limit_is_told_all_that_runs_and_waits():
     calls = []
 
     class Recorder(FixedPrefillLimit):
-        def prefill_tokens(self, decodes, now_s):
-            calls.append(decodes)
-            return super().prefill_tokens(decodes, now_s)
+        def prefill_tokens(self, progress, now_s):
+            calls.append(progress)
+            return super().prefill_tokens(progress, now_s)
 
     loop = Loop(prefill_limit=Recorder())
     loop.add(request("a", [1, 2, 3]))
@@ -57,10 +57,11 @@ def test_the_prefill_limit_is_told_the_decodes_of_the_step():
     loop.step()  # only decodes: nobody asks
     loop.add(request("b", [1, 2, 3]))
     loop.step()
-    nobody, (decode,) = calls
-    assert nobody == []
+    (first,), (decode, second) = calls
+    assert [one.is_decoding for one in (first, decode, second)] == [False, True, False]
     assert (decode.num_output_tokens, decode.num_context_tokens) == (2, 4)
     assert decode.last_token_at_s is not None
+    assert second.num_remaining_prefill == 3
 
 
 def test_waiting_requests_are_admitted_in_order_of_arrival():

@@ -13,6 +13,7 @@ from collm.pacing.budgets import (
 from collm.pacing.config import BudgetName, Objectives, PacingConfig
 from collm.pacing.cost import QuantumCostModel, StepCostModel
 from collm.pacing.credit import Credit
+from collm.pacing.deadlines import StepCost
 from collm.pacing.quanta import Quantum, QuantumKind
 from collm.types import SequenceProgress, StepLoad
 
@@ -20,13 +21,16 @@ OBJECTIVES = Objectives(ttft_s=0.8, tpot_s=0.1, max_itl_s=0.2)
 QUANTUM = Quantum(QuantumKind.FORWARD, 512)
 QUANTUM_S = 0.03
 STEP_S = 0.04
-AHEAD_S = 0.8
-"""What a decode stays ahead of its deadlines, whatever training would like: eight tokens."""
 
 
 class FixedCost:
     def upper_s(self, load: StepLoad) -> float:
         return STEP_S
+
+
+class PromptCost:
+    def upper_s(self, load: StepLoad) -> float:
+        return STEP_S + 0.001 * load.num_prefill_tokens
 
 
 class FakeInbox:
@@ -54,13 +58,15 @@ EMPTY, FULL = FakeInbox(), FakeInbox(has_messages=True)
 class Bench:
     """A budget with its clock; the first token of ``decoding`` came at 0, the latest just now."""
 
-    def __init__(self, kind: type[ObjectiveBudget], share: float = 0.0) -> None:
+    def __init__(
+        self, kind: type[ObjectiveBudget], share: float = 0.0, cost: StepCost | None = None
+    ) -> None:
         self.clock = ManualClock(10.0)
         self.costs = FixedQuantumCost()
         self.credit = Credit(share, burst_s=0.5)
         self.budget = kind(
             OBJECTIVES,
-            FixedCost(),
+            cost or FixedCost(),
             self.costs,
             prefill_limit=None,
             credit=self.credit,
@@ -77,8 +83,8 @@ class Bench:
         self.clock.advance(seconds)
         self.budget.spent(QUANTUM, seconds, self.clock.now_s())
 
-    def begin(self, *progress: SequenceProgress) -> None:
-        self.budget.begin(progress, self.clock.now_s())
+    def begin(self, *progress: SequenceProgress, is_blocked: bool = False) -> None:
+        self.budget.begin(progress, self.clock.now_s(), is_blocked=is_blocked)
 
     def decoding(self, slack_s: float, since_token_s: float = 0.0) -> SequenceProgress:
         """Return a sequence that can do without ``slack_s`` before its next step starts."""
@@ -90,7 +96,7 @@ class Bench:
             num_context_tokens=8,
             last_token_at_s=now_s - since_token_s,
             is_running=True,
-            first_token_at_s=now_s + slack_s + AHEAD_S + STEP_S - OBJECTIVES.tpot_s,
+            first_token_at_s=now_s + slack_s + STEP_S - OBJECTIVES.tpot_s,
         )
 
     def waiting(self) -> SequenceProgress:
@@ -163,6 +169,15 @@ def test_no_quantum_runs_on_slack_while_prefill_is_due(kind: type[ObjectiveBudge
 
 
 @BOTH
+def test_what_waits_for_room_does_not_keep_training_from_its_slack(
+    kind: type[ObjectiveBudget],
+) -> None:
+    bench = Bench(kind)
+    bench.begin(bench.decoding(slack_s=0.5), bench.waiting(), is_blocked=True)
+    assert bench.count() >= 1
+
+
+@BOTH
 def test_credit_pays_while_prefill_is_due(kind: type[ObjectiveBudget]) -> None:
     bench = Bench(kind, share=0.1)
     bench.clock.advance(1.0)  # earns 100 ms
@@ -170,12 +185,16 @@ def test_credit_pays_while_prefill_is_due(kind: type[ObjectiveBudget]) -> None:
     assert bench.count() == 3
 
 
-@pytest.mark.parametrize("ahead_s", [AHEAD_S - 0.01, 0.3, 0.0, -0.1])
+@pytest.mark.parametrize(("ahead_s", "num_quanta"), [(0.1, 0), (1.59, 0), (1.65, 1)])
 @BOTH
-def test_a_decode_first_gets_some_tokens_ahead(kind: type[ObjectiveBudget], ahead_s: float) -> None:
-    bench = Bench(kind)
-    bench.begin(bench.decoding(slack_s=ahead_s - AHEAD_S))
-    assert bench.count() == 0
+def test_a_decode_gets_ahead_first_where_a_long_prompt_would_come_too_late(
+    kind: type[ObjectiveBudget], ahead_s: float, num_quanta: int
+) -> None:
+    bench = Bench(kind, cost=PromptCost())
+    long_prompt = replace(bench.waiting(), num_remaining_prefill=600)
+    bench.begin(long_prompt)
+    bench.begin(bench.decoding(slack_s=ahead_s))
+    assert bench.count(limit=1) == num_quanta
 
 
 def test_each_step_allows_the_next_quantum() -> None:

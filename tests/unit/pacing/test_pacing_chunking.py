@@ -27,11 +27,11 @@ OBJECTIVES = Objectives(tpot_s=0.1, max_itl_s=0.25)
 def decodes(
     num_decodes: int, num_context: int = 100, ahead_s: float = 0.0, since_token_s: float = 0.0
 ) -> list[SequenceProgress]:
-    """Sequences of 11 tokens, all of them ``ahead_s`` ahead of the pace of 100 ms a token."""
+    """Sequences whose next token is due ``ahead_s`` from now, at a pace of 100 ms a token."""
     return [
         SequenceProgress(
             arrived_at_s=90.0,
-            num_output_tokens=11,
+            num_output_tokens=10,
             num_remaining_prefill=1,
             num_context_tokens=num_context - 1,
             last_token_at_s=NOW_S - since_token_s,
@@ -40,6 +40,17 @@ def decodes(
         )
         for _ in range(num_decodes)
     ]
+
+
+def waiting(num_tokens: int, since_s: float = 0.0) -> SequenceProgress:
+    return SequenceProgress(
+        arrived_at_s=NOW_S - since_s,
+        num_output_tokens=0,
+        num_remaining_prefill=num_tokens,
+        num_context_tokens=0,
+        last_token_at_s=None,
+        is_running=False,
+    )
 
 
 def limit(max_itl_s: float = 0.25) -> CostPrefillLimit:
@@ -61,18 +72,38 @@ def test_nothing_decoding_takes_the_maximum() -> None:
     ("ahead_s", "step_s"),
     [
         (-5.0, 0.1),  # late as it may be: the objective's time per token
-        (-0.1, 0.15),  # a token that is due now may be 150 ms late: a long gap less a usual one
-        (0.0, 0.2),
+        (0.1, 0.1),
+        (0.15, 0.15),
         (3.0, 0.2),  # four fifths of the longest gap, however far ahead
     ],
 )
-def test_chunk_fills_the_time_that_decodes_can_wait(ahead_s: float, step_s: float) -> None:
-    expected = tokens_for(step_s, 10, 100)
-    assert limit().prefill_tokens(decodes(10, 100, ahead_s), NOW_S) == expected
+def test_chunk_fills_the_time_until_a_token_is_due(ahead_s: float, step_s: float) -> None:
+    progress = [*decodes(10, 100, ahead_s), waiting(20)]
+    assert limit().prefill_tokens(progress, NOW_S) == tokens_for(step_s, 10, 100)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "step_s"),
+    [
+        (-0.45, 0.1),  # more than four tokens late already
+        (-0.25, 0.15),
+        (0.0, 0.2),
+    ],
+)
+def test_decodes_fall_some_tokens_behind_for_a_first_token(ahead_s: float, step_s: float) -> None:
+    progress = [*decodes(10, 100, ahead_s), waiting(400, since_s=0.6)]
+    assert limit().prefill_tokens(progress, NOW_S) == tokens_for(step_s, 10, 100)
+
+
+def test_prompts_before_it_make_a_first_token_late() -> None:
+    few = [*decodes(10), waiting(400)]
+    many = [*few, *(waiting(400) for _ in range(3))]
+    assert limit().prefill_tokens(few, NOW_S) == tokens_for(0.1, 10, 100)
+    assert limit().prefill_tokens(many, NOW_S) == tokens_for(0.2, 10, 100)
 
 
 def test_the_decode_that_is_behind_the_others_counts() -> None:
-    mixed = [*decodes(9, 100, ahead_s=3.0), *decodes(1, 100, ahead_s=-0.1)]
+    mixed = [*decodes(9, 100, ahead_s=3.0), *decodes(1, 100, ahead_s=0.15)]
     assert limit().prefill_tokens(mixed, NOW_S) == tokens_for(0.15, 10, 100)
 
 

@@ -25,7 +25,7 @@ class LinearCost:
 
 
 class FixedLimit:
-    def prefill_tokens(self, decodes: Sequence[SequenceProgress], now_s: float) -> int:
+    def prefill_tokens(self, progress: Sequence[SequenceProgress], now_s: float) -> int:
         return 50
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from collm.engine.config import SchedulerConfig
 from collm.replica.inbox import Finish, Rollback, Stop
 from collm.types import BASE, FinishReason, RequestId
 from factories.checkpoints import tiny_checkpoint
@@ -65,6 +66,24 @@ def test_with_requests_running_training_takes_the_longest_quantums_time_at_most(
     rig.submit(greedy("r", [5, 6, 7], max_tokens=20))
     for _ in range(19):
         assert rig.step().num_quanta * QUANTUM_S <= 0.04
+    assert len(rig.trainer.ran) > 10
+
+
+def test_training_rests_while_a_prompt_is_computed(rig):
+    rig.engine.prefill_limit.num_tokens = 2
+    rig.submit(greedy("r", [5, 6, 7, 8, 9, 10, 11, 12], max_tokens=20))
+    assert [rig.step().num_quanta for _ in range(3)] == [0, 0, 0]
+    rig.run_until(lambda: rig.has_ended("r"))
+    assert rig.trainer.ran
+
+
+def test_request_that_waits_for_a_place_does_not_keep_training_waiting(checkpoint):
+    engine = build_engine(checkpoint, config=SchedulerConfig(max_running=1))
+    rig = build_rig(engine, [learnable_job(engine.decoder, job_config("a"))])
+    rig.trainer.max_pause = 1_000
+    rig.submit(greedy("r", [5, 6, 7], max_tokens=40), greedy("s", [5, 6, 8], max_tokens=2))
+    rig.run_until(lambda: len(rig.tokens("r")) == 30)
+    assert not rig.tokens("s")
     assert len(rig.trainer.ran) > 10
 
 
