@@ -53,7 +53,7 @@ bench: models ## Speed and memory beside transformers and peft, on the default m
 	$(BIN)/python benchmarks/training.py $(ARGS)
 	$(BIN)/python benchmarks/memory.py $(ARGS)
 
-bench-slo: models ## Whether latency objectives hold while training; quiet machine, 45 minutes
+bench-slo: models ## Whether latency objectives hold while training; quiet machine, an hour, or in pieces
 	$(BIN)/python benchmarks/slo.py $(ARGS)
 
 reference: $(STAMP) ## Write the reference pages in docs/reference/ from the code

@@ -138,7 +138,7 @@ class CollmSide:
 class _IdlePrefill:
     """Lets each step carry as many prefill tokens as a replica's do when nothing decodes."""
 
-    def prefill_tokens(self, decodes: Sequence[SequenceProgress], now_s: float) -> int:
+    def prefill_tokens(self, progress: Sequence[SequenceProgress], now_s: float) -> int:
         return PacingConfig().max_prefill_tokens
 
 

@@ -244,5 +244,5 @@ class _WholeBatches:
 class _SteadyPrefill:
     """Lets each step carry as many prefill tokens as a replica's may at most."""
 
-    def prefill_tokens(self, decodes: Sequence[SequenceProgress], now_s: float) -> int:
+    def prefill_tokens(self, progress: Sequence[SequenceProgress], now_s: float) -> int:
         return _MAX_PREFILL_TOKENS

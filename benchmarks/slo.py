@@ -16,9 +16,7 @@ Run as: python benchmarks/slo.py
 """
 
 import argparse
-import asyncio
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -27,12 +25,10 @@ from pathlib import Path
 from common import Report, checkpoint_folder, make_parser, progress
 
 # isort: split
-import torch
-
 from collm.metrics.attainment import measure_attainment
 from collm.model.checkpoint import Checkpoint
 from collm.pacing.config import Objectives
-from slo_arms import ArmReplica, Prompt, learn_first_version, open_arms
+from slo_arms import Prompt
 from slo_outcome import report_blocks
 from slo_plan import (
     MAX_OUTPUT_TOKENS,
@@ -43,6 +39,7 @@ from slo_plan import (
     block_size,
     plan_turns,
 )
+from slo_processes import ArmProcess, ArmSettings, learn_first
 from slo_report import ARMS, OFF, UNCONTROLLED, Block
 from slo_store import BlockFolder
 from slo_traffic import Traffic
@@ -50,10 +47,9 @@ from slo_traffic import Traffic
 _EVERY = {UNCONTROLLED: 4}
 _LOADS = (0.1, 0.5, 0.9)
 _START_RATE_PER_S = 1.5
+_PROBE_BLOCKS = 2
 _WARM_UP = (8, 5.0)
 """Requests and seconds of an unmeasured block of each arm."""
-_SWITCH_INTERVAL_S = 0.001
-"""As the replica's process has it."""
 _DRAIN_S = 10.0
 """What a block takes beyond its last arrival, about."""
 
@@ -76,14 +72,13 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.min_s, arguments.max_s = 1, 6.0, 8.0
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     report = Report("SLO protection", arguments)
     with tempfile.TemporaryDirectory() as scratch:
         run = _Run(
             report, BlockFolder(arguments.keep or Path(scratch, "kept"), _settings(arguments))
         )
         if arguments.for_s != 0.0:
-            asyncio.run(run.measure(Path(scratch)))
+            run.measure(Path(scratch))
     run.report()
     report.finish()
 
@@ -103,66 +98,79 @@ class _Run:
         self._folder = folder
         self._objectives = Objectives()
         self._ends_s = time.monotonic() + (arguments.for_s or 1e9)
-        checkpoint = Checkpoint(checkpoint_folder(arguments))
-        self._checkpoint = checkpoint
-        self._dtype = getattr(torch, arguments.dtype)
-        self._traffic = Traffic(checkpoint, arguments)
+        folder_of_model = checkpoint_folder(arguments)
+        self._settings = ArmSettings(folder_of_model, arguments.dtype, arguments.threads)
+        self._traffic = Traffic(Checkpoint(folder_of_model), arguments)
         arms = tuple(Arm(name=name, every=_EVERY.get(name, 1)) for name in arguments.arms)
         self._turns = list(
             plan_turns(arms, tuple(arguments.loads), arguments.rounds, arguments.seed)
         )
 
-    async def measure(self, scratch: Path) -> None:
+    def measure(self, scratch: Path) -> None:
         """Replay the blocks that are missing, as long as there is time."""
         missing = [turn for turn in self._turns if not self._folder.has(turn)]
         if not missing:
             return
-        await self._learn_first()
+        self._learn_first()
         names = [name for name in ARMS if any(turn.arm == name for turn in missing)]
         is_unknown = self._arguments.capacity is None and self._folder.capacity_per_s is None
         if is_unknown and OFF not in names:
             names.insert(0, OFF)
-        arms = await open_arms(names, self._checkpoint, self._dtype, self._folder.first, scratch)
+        arms: dict[str, ArmProcess] = {}
         try:
-            await self._warm_up(arms)
+            for name in names:
+                shutil.copytree(self._folder.first, scratch / name)
+                arms[name] = ArmProcess(name, self._settings, scratch / name)
+            for arm in arms.values():
+                arm.wait()
+            self._warm_up(arms)
             if is_unknown:
-                self._folder.put_capacity(await self._find_capacity(arms[OFF]))
-            await self._replay_all(missing, arms)
+                self._folder.put_capacity(self._find_capacity(arms[OFF]))
+            self._replay_all(missing, arms)
         finally:
             for arm in arms.values():
                 arm.close()
 
-    async def _learn_first(self) -> None:
+    def _learn_first(self) -> None:
         folder = self._folder
         if folder.first_version is None:
             shutil.rmtree(folder.first, ignore_errors=True)
-            version = await learn_first_version(self._checkpoint, self._dtype, folder.first)
+            version = learn_first(self._settings, folder.first)
             folder.put_first_version(version or "")
 
-    async def _warm_up(self, arms: Mapping[str, ArmReplica]) -> None:
+    def _warm_up(self, arms: Mapping[str, ArmProcess]) -> None:
         for name, arm in arms.items():
             prompts = self._traffic.block(0.0, "warm-up", *_WARM_UP)
             turn = Turn(arm=name, load=0.0, block=0)
-            await arm.replay(prompts, turn, 1.0, is_training=name != OFF)
+            arm.replay(prompts, turn, 1.0, is_training=name != OFF)
 
-    async def _find_capacity(self, arm: ArmReplica) -> float:
+    def _find_capacity(self, arm: ArmProcess) -> float:
         """Return the highest rate that keeps the objectives with training off."""
-        is_quick, probe_s = self._arguments.quick, self._arguments.min_s
+        is_quick, given = self._arguments.quick, self._arguments
         search = KneeSearch(_START_RATE_PER_S, 1.25 if is_quick else 1.12, 3 if is_quick else 8)
         probes = []
         while (rate := search.next_rate()) is not None:
-            prompts = self._traffic.block(rate, "capacity", max(1, round(rate * probe_s)), probe_s)
-            block = await self._replay(arm, prompts, Turn(arm=OFF, load=1.0, block=0))
-            share = measure_attainment(block.records, self._objectives).share or 0.0
+            size = block_size(rate, given.requests, given.min_s, given.max_s)
+            # The rows of the first blocks, so that capacity is that for what is measured.
+            records = [
+                record
+                for number in range(_PROBE_BLOCKS)
+                for record in self._replay(
+                    arm,
+                    self._traffic.block(rate, str(number), *size),
+                    Turn(arm=OFF, load=1.0, block=number),
+                ).records
+            ]
+            share = measure_attainment(records, self._objectives).share or 0.0
             search.add(rate, share)
-            progress(f"{rate:.2f} requests/s: attainment {share:.3f} of {len(prompts)} requests")
+            progress(f"{rate:.2f} requests/s: attainment {share:.3f} of {len(records)} requests")
             probes.append({"requests/s": f"{rate:.2f}", "attainment": f"{share:.3f}"})
         self._report.table("Search for capacity, training off", probes)
         if search.capacity_per_s == 0.0:
             raise SystemExit(f"no rate tried had an attainment of {MIN_ATTAINMENT}")
         return search.capacity_per_s
 
-    async def _replay_all(self, turns: Sequence[Turn], arms: Mapping[str, ArmReplica]) -> None:
+    def _replay_all(self, turns: Sequence[Turn], arms: Mapping[str, ArmProcess]) -> None:
         sizes = {turn.load: self._size(turn.load) for turn in turns}
         seconds = sum(sizes[turn.load][1] + _DRAIN_S for turn in turns)
         progress(f"{len(turns)} blocks: {seconds / 60:.0f} min")
@@ -172,7 +180,7 @@ class _Run:
                 progress("The time is over.")
                 return
             prompts = self._traffic.block(turn.load, str(turn.block), num_requests, duration_s)
-            block = await self._replay(arms[turn.arm], prompts, turn)
+            block = self._replay(arms[turn.arm], prompts, turn)
             self._folder.put(block)
             progress(_outline(block, self._objectives))
 
@@ -188,11 +196,11 @@ class _Run:
             raise SystemExit("capacity is not known yet, and nothing was measured")
         return found
 
-    async def _replay(self, arm: ArmReplica, prompts: Sequence[Prompt], turn: Turn) -> Block:
+    def _replay(self, arm: ArmProcess, prompts: Sequence[Prompt], turn: Turn) -> Block:
         objectives = self._objectives
         # What takes longer than the longest answer may has missed an objective already.
         max_drain_s = objectives.ttft_s + MAX_OUTPUT_TOKENS * objectives.tpot_s
-        return await arm.replay(prompts, turn, max_drain_s, is_training=turn.arm != OFF)
+        return arm.replay(prompts, turn, max_drain_s, is_training=turn.arm != OFF)
 
     def report(self) -> None:
         """Add tables and notes on all blocks there are."""
@@ -208,7 +216,7 @@ class _Run:
         report_blocks(report, blocks, self._arguments.loads, self._arguments.seed)
         report.note(
             "Requests come from a client in the replica's process, as tokens: no HTTP, no text."
-            " Arms are replicas of one process with weights of their own; one at a time works."
+            " Each arm is a process of its own; one at a time works."
         )
 
 

@@ -1,13 +1,12 @@
 """The replicas that ``slo.py`` compares, and the client that replays blocks to one of them.
 
-All arms live in this process, each a whole replica with its own weights, caches, loop thread and
-data folder; only the arm whose turn it is has requests and an unpaused job. Requests come from an
-asyncio client in this process' main thread, as from a server, but without HTTP and text.
+Each arm is a whole replica with its own weights, caches, loop thread and data folder; only the arm
+whose turn it is has requests and an unpaused job. Requests come from an asyncio client in the main
+thread of the replica's process, as from a server, but without HTTP and text.
 """
 
 import asyncio
 import itertools
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -242,17 +241,9 @@ async def learn_first_version(
         arm.close()
 
 
-async def open_arms(
-    names: Sequence[str], checkpoint: Checkpoint, dtype: torch.dtype, first: Path, folder: Path
-) -> dict[str, ArmReplica]:
-    """Open a replica for each arm below ``folder``, each from a copy of ``first``."""
-    arms = {}
-    for name in names:
-        shutil.copytree(first, folder / name)
-        pacing = PacingConfig(budget=_BUDGETS[name])
-        arms[name] = ArmReplica(checkpoint, dtype, pacing, folder / name)
-        await arms[name].ready()
-    return arms
+def budget_of(arm: str) -> BudgetName:
+    """Return the budget that an arm works by."""
+    return _BUDGETS[arm]
 
 
 def _record(answer: _Answer, prompt: Prompt, start_s: float) -> RequestRecord:

@@ -177,8 +177,12 @@ class _VirtualReplica:
         plan = self._scheduler.schedule(self._clock.now_s())
         if not plan.is_empty:
             self._step(plan, times)
+        load = plan.load()
         self._budget.begin(
-            self._scheduler.progress(), self._clock.now_s(), plan.load().num_adapters
+            self._scheduler.progress(),
+            self._clock.now_s(),
+            load.num_adapters,
+            is_blocked=load.num_prefill_tokens == 0,
         )
         num_quanta = 0
         while self._arm != OFF and self._budget.allows(self._quantum, self) and self._is_busy:
