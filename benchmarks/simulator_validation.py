@@ -6,7 +6,8 @@ Profiles this machine with as many replicas side by side as will run (they share
 caches), serves with `collm serve`, each replica learning an adapter by itself, and replays a trace
 over HTTP. The simulator then gets the same arrivals, with the prompt lengths that the server
 counted, and the profile. Compared are SLO attainment (bar: 3 points), throughput within the
-objectives and training tokens (bar: 10 %). The folder keeps profiles, records and the report.
+objectives and training tokens (bar: 10 %). The folder keeps profiles, records, the report, and a
+recording of all that a simulation needs: `--again recording.json.gz` simulates it alone.
 
 Needs an otherwise idle machine.
 """
@@ -19,22 +20,16 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import httpx
 
 from collm.clock import MonotonicClock
-from collm.metrics.attainment import measure_attainment
-from collm.metrics.goodput import throughput_per_s
-from collm.metrics.latency import summarize_latency
 from collm.metrics.records import RequestRecord
-from collm.pacing.config import PacingConfig
 from collm.sim.config import SimConfig
 from collm.sim.policies import find_policy
 from collm.sim.profile import Profile, load_profile
-from collm.sim.requests import SimRequest
 from collm.sim.simulation import Simulation
 from collm.workload.config import WorkloadConfig
 from collm.workload.replay import ReplayTarget, replay
@@ -42,6 +37,15 @@ from collm.workload.requests import build_requests, filler_text
 from collm.workload.samples import load_samples
 from collm.workload.traces import load_trace
 from collm.workload.transforms import scale_time
+from simulator_recording import (
+    Figures,
+    Recording,
+    Work,
+    figures,
+    lengths,
+    load_recording,
+    simulated,
+)
 from slo_plan import TRACE, scale_lengths
 
 ADAPTER = "learner"
@@ -51,39 +55,6 @@ READY_S = 300.0
 ALONE_S = 300.0
 MAX_POINTS = 0.03
 MAX_SHARE = 0.10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What all replicas did beside the trace."""
-
-    training_tokens: float
-    serve_s: float
-    train_s: float
-    """Of quanta, evaluation included."""
-
-    def since(self, before: "Work") -> "Work":
-        """Return what was done after ``before``."""
-        return Work(
-            training_tokens=self.training_tokens - before.training_tokens,
-            serve_s=self.serve_s - before.serve_s,
-            train_s=self.train_s - before.train_s,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What is compared."""
-
-    attainment: float
-    throughput_per_s: float
-    training_tokens: float
-    serve_s: float
-    train_s: float
-    ttft_p50_s: float | None
-    ttft_p99_s: float | None
-    tpot_p50_s: float | None
-    tpot_p99_s: float | None
 
 
 def main() -> None:
@@ -99,15 +70,30 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("simulator-validation"))
     parser.add_argument("--profile", type=Path, help="a measured profile, to measure none")
     parser.add_argument("--port", type=int, default=8417)
+    parser.add_argument("--again", type=Path, help="a kept recording, to simulate it alone")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
+    recording = load_recording(arguments.again) if arguments.again else recorded(arguments)
+    alone = recording.profile.training.alone_tokens_per_s
+    expected = trained_alone(recording.profile)
+    print(f"Training alone: measured {alone} tokens/s, SIMULATED {expected:.0f}.")
+    report(recording.real, simulated(recording, arguments.seed), arguments.folder)
+
+
+def recorded(arguments: argparse.Namespace) -> Recording:
+    """Profile, serve and replay; keep it."""
     profile = measured_profile(arguments)
     records, duration_s, work = run_real(arguments)
-    real = figures(records, duration_s, work)
-    simulated = run_simulator(profile, records, duration_s, arguments)
-    alone = profile.training.alone_tokens_per_s
-    print(f"Training alone: measured {alone} tokens/s, SIMULATED {trained_alone(profile):.0f}.")
-    report(real, simulated, arguments)
+    recording = Recording(
+        profile=profile,
+        num_replicas=arguments.replicas,
+        budget=arguments.budget,
+        duration_s=duration_s,
+        requests=lengths(records),
+        real=figures(records, duration_s, work),
+    )
+    recording.save(arguments.folder / "recording.json.gz")
+    return recording
 
 
 def settings(arguments: argparse.Namespace, *extra: str) -> list[str]:
@@ -239,70 +225,17 @@ def _moved(record: RequestRecord, start_s: float) -> RequestRecord:
     return replace(record, **times)
 
 
-def run_simulator(
-    profile: Profile,
-    real: Sequence[RequestRecord],
-    duration_s: float,
-    arguments: argparse.Namespace,
-) -> Figures:
-    """Simulate the same arrivals with the lengths that the server saw."""
-    requests = [
-        SimRequest(
-            number,
-            record.arrived_at_s,
-            max(record.num_prompt_tokens, 1),
-            max(record.num_output_tokens, 1),
-            0,
-            False,
-        )
-        for number, record in enumerate(sorted(real, key=lambda one: one.arrived_at_s))
-    ]
-    config = SimConfig(
-        num_replicas=arguments.replicas,
-        seed=arguments.seed,
-        pacing=PacingConfig(budget=arguments.budget),
-        says_lengths=True,
-        warm_tokens=profile.training.tokens_per_step * 10.0,
-    )
-    records: list[RequestRecord] = []
-    simulation = Simulation(profile, find_policy("collm"), config, on_record=records.append)
-    end = simulation.run(requests, duration_s)
-    seconds = end.seconds.values()
-    work = Work(
-        training_tokens=sum(end.training_tokens.values()),
-        serve_s=sum(one["serve"] for one in seconds),
-        train_s=sum(one["train"] + one["evaluate"] for one in seconds),
-    )
-    return figures(records, duration_s, work)
-
-
 def trained_alone(profile: Profile) -> float:
     """Return the tokens per second that a simulated replica trains on when it serves nobody."""
     simulation = Simulation(profile, find_policy("collm"), SimConfig())
     return sum(simulation.run((), ALONE_S).training_tokens.values()) / ALONE_S
 
 
-def figures(records: Sequence[RequestRecord], duration_s: float, work: Work) -> Figures:
-    """Return what is compared."""
-    objectives = PacingConfig()
-    ttft = summarize_latency(one.ttft_s for one in records)
-    tpot = summarize_latency(one.tpot_s for one in records)
-    return Figures(
-        attainment=measure_attainment(records, objectives).share or 0.0,
-        throughput_per_s=throughput_per_s(records, objectives, duration_s),
-        **asdict(work),
-        ttft_p50_s=ttft.p50_s,
-        ttft_p99_s=ttft.p99_s,
-        tpot_p50_s=tpot.p50_s,
-        tpot_p99_s=tpot.p99_s,
-    )
-
-
-def report(real: Figures, simulated: Figures, arguments: argparse.Namespace) -> None:
+def report(real: Figures, found: Figures, folder: Path) -> None:
     """Print both sides and the bars, and write them down."""
-    points = abs(real.attainment - simulated.attainment)
+    points = abs(real.attainment - found.attainment)
     shares = {
-        name: abs(getattr(simulated, name) / getattr(real, name) - 1.0)
+        name: abs(getattr(found, name) / getattr(real, name) - 1.0)
         for name in ("throughput_per_s", "training_tokens")
     }
     bars = {"attainment": points <= MAX_POINTS} | {
@@ -313,17 +246,10 @@ def report(real: Figures, simulated: Figures, arguments: argparse.Namespace) -> 
         apart = f"{points:.3f}" if name == "attainment" else ""
         apart = f"{shares[name]:.1%}" if name in shares else apart
         word = {True: "met", False: "missed"}.get(bars.get(name), "")
-        print(f"| {name} | {value} | {asdict(simulated)[name]} | {apart} | {word} |")
-    text = json.dumps(
-        {
-            "command": sys.argv,
-            "real": asdict(real),
-            "simulated": asdict(simulated),
-            "bars": bars,
-        },
-        indent=1,
-    )
-    (arguments.folder / "report.json").write_text(text + "\n", encoding="utf-8")
+        print(f"| {name} | {value} | {asdict(found)[name]} | {apart} | {word} |")
+    value = {"command": sys.argv, "real": asdict(real), "simulated": asdict(found), "bars": bars}
+    text = json.dumps(value, indent=1)
+    (folder / "report.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
