@@ -33,7 +33,7 @@ DRIFT_SHARE = 0.5
 ROUNDS = RoundSettings(tokens_per_round=1_000_000, deadline_s=30.0, discount=0.7)
 MAX_CREDIT_SHARE = 0.3
 ATTAINMENT_TARGET = 0.98
-PERIOD_S = 20.0
+PERIOD_S = 30.0
 """Short, as the runs are."""
 RATE_FACTOR = 2.0
 """Load 3 comes near to what eight such replicas bear at all."""

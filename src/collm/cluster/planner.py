@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from collm.cluster.members import Members
@@ -100,6 +100,8 @@ class Planner:
         """Make a new allocation and follow it; replicas are told at the next look."""
         # Seconds at most, in a thread beside the event loop: streams go on meanwhile.
         problem = await asyncio.to_thread(self._estimates.problem, live, now_s)
+        if self._decision is not None:
+            problem = replace(problem, traffic=self._decision.allocation.traffic)
         allocation = await asyncio.to_thread(self._allocator.solve, problem)
         record = await asyncio.to_thread(self._journal.add, describe(problem, allocation))
         self._router.follow(allocation.prices, allocation.traffic)

@@ -5,7 +5,7 @@ period, and replicas and router follow.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collm.cluster.planner import Estimates
 from collm.cluster.planning.allocation import Allocation
@@ -84,6 +84,8 @@ class SimPlanner:
         if now_s >= self._next_s and seen:
             self._next_s = now_s + self._config.period_s
             problem = self._estimates.problem(seen, now_s)
+            if self.decision is not None:
+                problem = replace(problem, traffic=self.decision.allocation.traffic)
             self.decision = SimDecision(problem, self._allocator.solve(problem))
             self._follow(self.decision.allocation)
         self._queue.put(now_s + _LOOK_S, Rank.ALLOCATION, self._look)

@@ -7,7 +7,13 @@ from collm.cluster.planning.credits import divide_time, grant_credits, take_back
 from collm.cluster.planning.ledger import Change, Ledger, Place, Shares
 from collm.cluster.planning.moves import empty_replicas, externality, move_traffic
 from collm.cluster.planning.problem import AllocationProblem
-from collm.cluster.planning.starts import capacities, even, overflowing, proportional
+from collm.cluster.planning.starts import (
+    as_it_is,
+    capacities,
+    even,
+    overflowing,
+    proportional,
+)
 
 _MAX_ROUNDS_FINE = 6
 _MAX_ROUNDS_COARSE = 2
@@ -15,6 +21,9 @@ _PASSES_FINE = 8
 _PASSES_COARSE = 3
 _ENOUGH = 1e-4
 """Share of the objective that another round of the search must gain to be followed by one more."""
+_MOVE_SHARE = 0.05
+"""Of the objective, what other traffic must gain: requests under way end where they are, and for
+much of a round a replica that was left to training trains no more than before."""
 _MEMBER_SHARE = 0.05
 """A replica with less than this share of the largest member's tokens is not waited for."""
 _NO_WORK_S = 1e-6
@@ -59,6 +68,9 @@ class Allocator:
         )
         if self._moves_traffic:
             _consider_moves(search, ledger, capacity)
+        held = as_it_is(ledger, problem.traffic)
+        if held is not None:
+            search.stay("traffic as it is", held, [search.train_by_value])
         return search.conclude()
 
 
@@ -107,6 +119,16 @@ class _Search:
         self._alternatives.append(Alternative(name, total))
         if self._best is None or total > self._best[0]:
             self._best = (total, self._ledger.save())
+
+    def stay(self, name: str, shares: Shares, steps: Sequence[Callable[[], None]]) -> None:
+        """Go this way unless the best one is worth moving for; call it after all others."""
+        assert self._best is not None
+        best, first = self._best, self._alternatives[0].total
+        self._best = None
+        self.consider(name, shares, steps)
+        total = self._alternatives[-1].total
+        if total < first or total + _MOVE_SHARE * abs(best[0]) < best[0]:
+            self._best = best
 
     def train_by_value(self) -> None:
         """Credit and training time, by what they are worth; what was given before is taken back."""

@@ -119,6 +119,9 @@ class AllocationProblem:
     """Length of a round (``T``)."""
     horizon_rounds: float
     """Rounds for which what is learned now pays (``H``)."""
+    traffic: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By adapter, the shares in force; none before the first allocation. Other ones must be worth
+    the time that requests under way need to end where they are."""
     miss_price: float = 0.0
     """Quality that each expected miss costs beside its own, whatever is owed."""
 

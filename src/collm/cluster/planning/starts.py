@@ -55,6 +55,20 @@ def even(ledger: Ledger) -> Shares:
     return proportional(ledger, [1.0] * len(ledger.places))
 
 
+def as_it_is(ledger: Ledger, traffic: Mapping[str, Mapping[str, float]]) -> Shares | None:
+    """Return the shares in force, as far as who has them is still there; ``None`` without any."""
+    shares: list[dict[int, float]] = [dict.fromkeys(place.worth, 0.0) for place in ledger.places]
+    for j, adapter in enumerate(ledger.adapters):
+        own = traffic.get(adapter, {})
+        held = {i: own.get(ledger.places[i].replica_id, 0.0) for i in ledger.servers[j]}
+        whole = sum(held.values())
+        if whole <= 0.0 < len(held):
+            return None
+        for i, share in held.items():
+            shares[i][j] = share / whole
+    return shares
+
+
 def overflowing(ledger: Ledger, capacity: Sequence[float]) -> list[tuple[str, Shares]]:
     """Return, when there is more traffic than all bear, shares that spare all replicas but one.
 

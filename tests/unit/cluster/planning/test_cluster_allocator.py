@@ -191,6 +191,22 @@ def test_traffic_goes_to_the_better_version_until_that_replica_is_full():
     assert 0.3 < shares["r0"] < 0.6
 
 
+def test_traffic_stays_where_it_is_unless_moving_it_is_worth_much():
+    case = two_replicas(2.0, max_credit_share=0.0, horizon_rounds=100.0)
+    best = solve(case)
+    busy = max(best.traffic["a"], key=best.traffic["a"].__getitem__)
+    idle = min(best.traffic["a"], key=best.traffic["a"].__getitem__)
+    # The replicas are alike: the other way round is as good, and is kept.
+    swapped = replace(case, traffic={"a": {busy: 0.0, idle: 1.0}})
+    assert solve(swapped).traffic["a"] == {busy: 0.0, idle: 1.0}
+    # Far from the best it is left, and so are shares of replicas that are gone.
+    crowded = two_replicas(6.0, max_credit_share=0.0, horizon_rounds=100.0)
+    left = solve(replace(crowded, traffic={"a": {busy: 1.0, idle: 0.0}}))
+    assert min(left.traffic["a"].values()) > 0.2
+    gone = replace(case, traffic={"a": {"another": 1.0}})
+    assert solve(gone).traffic == best.traffic
+
+
 def test_price_of_misses_keeps_credit_from_requests_that_it_would_make_late():
     """What is learned pays for a horizon; a miss at its own quality alone is cheap beside that."""
     terms = replica(attainment=Knee(steepness=4.0), max_credit_share=0.4)
