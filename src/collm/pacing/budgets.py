@@ -52,6 +52,10 @@ class Budget(Protocol):
         """Start a pause whose outlook is known already."""
         ...
 
+    def reserve_s(self, num_decodes: int, num_context_tokens: int) -> float:
+        """Return how far ahead of its deadline an outlook keeps each of so many decodes."""
+        ...
+
     def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
         """Whether this quantum may run now; changes nothing."""
         ...
@@ -155,6 +159,10 @@ class ObjectiveBudget:
         self._slack_ends_s = now_s + outlook.slack_s
         self._gap_ends_s = outlook.oldest_token_at_s + self._objectives.gap_s - outlook.next_step_s
 
+    def reserve_s(self, num_decodes: int, num_context_tokens: int) -> float:
+        """Return how far ahead of its deadline an outlook keeps each of so many decodes."""
+        return self._reserve.seconds_beside(num_decodes, num_context_tokens)
+
     def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
         """Whether this quantum may run now; changes nothing."""
         if inbox.has_messages():
@@ -238,6 +246,10 @@ class UncontrolledBudget:
         """Start a pause whose outlook is known already."""
         self._is_idle = outlook.is_idle
         self._has_begun = False
+
+    def reserve_s(self, num_decodes: int, num_context_tokens: int) -> float:
+        """Return 0: training takes its time whatever comes of it."""
+        return 0.0
 
     def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
         """Whether this quantum may run now; changes nothing."""

@@ -158,6 +158,7 @@ def look_ahead_decoding(
     cost: StepCost,
     now_s: float,
     decode_load: StepLoad,
+    reserve_s: float = 0.0,
 ) -> Outlook:
     """Return what ``look_ahead`` does when everything decodes, without a view of each sequence.
 
@@ -168,16 +169,20 @@ def look_ahead_decoding(
         cost: Bounds on step times.
         now_s: The present.
         decode_load: The next step's.
+        reserve_s: As for ``look_ahead``.
     """
-    work_s, tpot_s = cost.upper_s(decode_load), objectives.tpot_s
+    work_s, tpot_s, gap_s = cost.upper_s(decode_load), objectives.tpot_s, objectives.gap_s
     ready_s, slack = now_s + work_s, math.inf
     for first_token_at_s, num_output_tokens in tokens:
         due_s = first_token_at_s + num_output_tokens * tpot_s
-        if due_s < ready_s:
-            due_s = _next_reachable_s(due_s, ready_s, tpot_s)
-        slack = min(slack, due_s - now_s - work_s)
+        ahead_s = due_s - now_s - work_s
+        if ahead_s < -gap_s:  # as in ``_decode_spare_s``
+            spare_s = _next_reachable_s(due_s, ready_s, tpot_s) - now_s - work_s
+        else:
+            spare_s = ahead_s - reserve_s
+        slack = min(slack, max(spare_s, 0.0))
     return Outlook(
-        slack_s=max(slack, 0.0),
+        slack_s=slack,
         next_step_s=work_s,
         oldest_token_at_s=last_token_at_s,
         has_prefill=False,

@@ -53,8 +53,12 @@ class Reserve:
     def seconds(self, progress: Sequence[SequenceProgress]) -> float:
         """Return how far ahead of its deadline each decode should stay now."""
         decodes = [one for one in progress if one.is_decoding]
-        bare_s = self._step_s(decodes, 0)
-        prefill_s = self._step_s(decodes, self._num_long) - bare_s
+        return self.seconds_beside(len(decodes), sum(one.num_context_tokens for one in decodes))
+
+    def seconds_beside(self, num_decodes: int, num_context_tokens: int) -> float:
+        """Return the same for so many decodes with so many tokens of context together."""
+        bare_s = self._step_s(num_decodes, num_context_tokens, 0)
+        prefill_s = self._step_s(num_decodes, num_context_tokens, self._num_long) - bare_s
         room_s = self._objectives.tpot_s - bare_s
         # In room_s / tpot_s of the time, for the rest goes into decoding.
         is_tight = prefill_s * self._objectives.tpot_s > (
@@ -62,11 +66,10 @@ class Reserve:
         )
         return _TOKENS_AHEAD * self._objectives.tpot_s if is_tight else 0.0
 
-    def _step_s(self, decodes: Sequence[SequenceProgress], num_prefill_tokens: int) -> float:
-        num_context_tokens = sum(one.num_context_tokens for one in decodes)
+    def _step_s(self, num_decodes: int, num_context_tokens: int, num_prefill_tokens: int) -> float:
         return self._cost.upper_s(
             StepLoad(
-                num_decode_tokens=len(decodes),
+                num_decode_tokens=num_decodes,
                 num_prefill_tokens=num_prefill_tokens,
                 num_context_tokens=num_context_tokens + num_prefill_tokens,
             )

@@ -44,6 +44,10 @@ class TokenLevelBudget:
         self._is_idle = is_idle
         self._left_s = min(self._left_s, 0.0) + self._step_training_s
 
+    def reserve_s(self, num_decodes: int, num_context_tokens: int) -> float:
+        """Return 0: decodes need not be ahead here."""
+        return 0.0
+
     def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
         """Whether this quantum may run now; changes nothing."""
         return not inbox.has_messages() if self._is_idle else self._left_s > 0.0
@@ -82,6 +86,10 @@ class ShiftBudget:
     def begin_seeing(self, outlook: Outlook, now_s: float) -> None:
         """Start a pause whose outlook is known already."""
         self._now_s = now_s
+
+    def reserve_s(self, num_decodes: int, num_context_tokens: int) -> float:
+        """Return 0: decodes need not be ahead here."""
+        return 0.0
 
     def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
         """Whether this quantum may run now; changes nothing."""

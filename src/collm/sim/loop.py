@@ -336,7 +336,7 @@ class SimLoop:
         if self._trainer is not None:
             outlook = IDLE
             if self._trainer.peek() is not None:
-                outlook = row.outlook(self._objectives, self._step_cost, self._now_s)
+                outlook = row.outlook(self._objectives, self._step_cost, self._now_s, self._budget)
             self._budget.begin_seeing(outlook, self._now_s)
         self._train()
 

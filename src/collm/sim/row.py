@@ -2,6 +2,7 @@
 
 from collm.engine.sequence import Sequence
 from collm.engine.stretch import Stretch
+from collm.pacing.budgets import Budget
 from collm.pacing.config import Objectives
 from collm.pacing.deadlines import Outlook, StepCost, look_ahead_decoding
 from collm.sim.log import SimLog
@@ -54,8 +55,10 @@ class DecodeRow:
         self._max_gap_s = max(self._max_gap_s, now_s - self._last_s)
         self._last_s = now_s
 
-    def outlook(self, objectives: Objectives, cost: StepCost, now_s: float) -> Outlook:
-        """Return what serving needs from now on."""
+    def outlook(
+        self, objectives: Objectives, cost: StepCost, now_s: float, budget: Budget
+    ) -> Outlook:
+        """Return what serving needs from now on, by what ``budget`` keeps in reserve."""
         num_done = self.num_done
         return look_ahead_decoding(
             [(first_s, num_tokens + num_done) for first_s, num_tokens in self._first_tokens],
@@ -68,6 +71,7 @@ class DecodeRow:
                 num_context_tokens=self.num_context_tokens,
                 num_adapters=self.num_adapters,
             ),
+            budget.reserve_s(self.num_sequences, self.num_context_tokens),
         )
 
     def num_lacking(self, *, has_begun_next: bool) -> int:
