@@ -173,7 +173,7 @@ def test_rollback_message_reaches_the_learner(rig):
 
 def test_training_that_the_budget_keeps_waiting_is_seen(rig):
     rig.loop._budget = SimpleNamespace(
-        begin=lambda *_: None, allows=lambda *_: False, spent=lambda *_: None
+        begin=lambda *_, **__: None, allows=lambda *_: False, spent=lambda *_: None
     )
     report = rig.step()
     assert (report.num_quanta, report.is_held_back) == (0, True)
