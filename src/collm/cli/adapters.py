@@ -54,6 +54,7 @@ def history(
 
     A loss is the mean over n held-out samples, in nats per token: of what is
     served → of the candidate; of a slice, how much the candidate's is above.
+    Exact match is the share of short answers that come out word for word.
     Evidence is how strongly the samples speak for and against the candidate; 20
     is proof at an error of 5 %.
     """

@@ -1,6 +1,7 @@
 import math
 
 from collm.cli.figures import number_lines, pairs
+from collm.gate.exact_match import ExactMatch
 from collm.gate.trial import SliceLoss, TrialReport, Verdict
 
 
@@ -17,10 +18,13 @@ def test_numbers_of_a_trial_are_a_few_lines():
             "general": SliceLoss(bound=0.3, n=8, sum_d=4.0, sum_d2=4.0),
             "rare": SliceLoss(bound=0.1),
         },
+        active_exact=ExactMatch(10, 40),
+        candidate_exact=ExactMatch(25, 40),
     )
     assert number_lines(report.numbers()) == [
         "n 48",
         "loss 2 → 1.5",
+        "exact match 25% → 62% of 40",
         "evidence for 40",
         "evidence against 0.125",
         "verdict slice_worse",

@@ -17,8 +17,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
 JOBS = "/v1/fine_tuning/jobs"
 PROCESSES = {"serve", "demo", "replica", "front"}
 """They run until they are stopped."""
-PLAIN = {"models pull", "adapters export"}
-"""What they make is a folder, which they print."""
+PLAIN = {"models pull", "adapters export", "profile"}
+"""What they make is a folder or a file, which they name."""
 runner = CliRunner()
 
 
