@@ -5,6 +5,7 @@ import { clock } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000];
 const charts = new Set();
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -22,8 +23,8 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
  */
 export class Chart {
   constructor({ title, sub = "", series, format, isStacked = false, isTall = false,
-    range = null }) {
-    this.options = { series, format, isStacked, isTall, range };
+    range = null, isCount = false }) {
+    this.options = { series, format, isStacked, isTall, range, isCount };
     this.marks = [];
     this.data = null;
     this.plot = null;
@@ -77,7 +78,7 @@ export class Chart {
   }
 
   plotOptions() {
-    const { series, format, isStacked, range } = this.options;
+    const { series, format, isStacked, range, isCount } = this.options;
     const axis = { stroke: colour("--muted"), font: FONT, ticks: { show: false },
       grid: { stroke: colour("--grid"), width: 1 } };
     return {
@@ -86,14 +87,15 @@ export class Chart {
       legend: { show: false },
       cursor: { sync: { key: "time" }, y: false, points: { size: 6 },
         drag: { x: false, y: false } },
-      padding: [8, 18, 0, 0],
+      padding: [8, 28, 0, 0], // half of the last time's label
       scales: { x: { time: true }, y: { range: range ?? ((_, low, high) => spread(low, high)) } },
       axes: [
         { ...axis, grid: { show: false }, size: 26, space: 70, values: (u, ticks) => {
           const isShort = ticks.length > 1 && ticks[1] - ticks[0] < 60;
           return ticks.map((at) => clock(at, isShort));
         } },
-        { ...axis, size: 52, space: 34, values: (_, ticks) => ticks.map((value) => format(value)) },
+        { ...axis, ...(isCount ? { incrs: WHOLE } : {}), size: 52, space: 34,
+          values: (_, ticks) => ticks.map((value) => format(value)) },
       ],
       series: [{}, ...(isStacked ? [...series].reverse() : series).map((one) => ({
         label: one.label,

@@ -41,7 +41,7 @@ export class Service {
         format: percent, range: () => [0, 1.04],
         series: [{ label: "attained", colour: "--first", format: attainment }] }),
       queue: new Chart({ title: "Queue", sub: "sequences", format: (value) => number(value, 0),
-        range: fromZero, series: [{ label: "running", colour: "--first" },
+        range: fromZero, isCount: true, series: [{ label: "running", colour: "--first" },
           { label: "waiting", colour: "--third", dash: [6, 3] }] }),
       tokens: new Chart({ title: "Tokens", sub: "per second", format: (value) => number(value, 0),
         range: fromZero, series: [{ label: "generated", colour: "--first" },
