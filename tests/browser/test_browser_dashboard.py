@@ -123,6 +123,23 @@ def test_exact_match_is_drawn_where_answers_are_short_and_not_where_they_are_lon
             page.wait_for(f"{chart}.innerText.includes('63 %')" if is_shown else f"{chart}.hidden")
 
 
+def test_loss_that_was_never_measured_has_no_axis(browser):
+    replica = ShownReplica()
+    unknown = {"held_out_loss": None, "active_held_out_loss": None}
+    live = figures(10.0)["adapters"]["clinc"] | unknown
+    replica.answers["/control/snapshot"] = lambda: figures(
+        time.monotonic(), adapters={"clinc": live}
+    )
+    with dashboard_front({"r0": replica}) as front:
+        page = opened(browser, front.url)
+        page.wait_for("document.querySelector('#adapters').innerText.includes('not measured yet')")
+        assert page.js(f"document.querySelector('{LOSS} .plot').offsetParent === null")
+        live |= {"active_held_out_loss": 0.5}
+        page.wait_for(f"document.querySelector('{LOSS} .plot canvas')?.offsetParent")
+        assert "nats per token" in page.text("#adapters")
+        assert page.errors == []
+
+
 def test_job_with_an_end_shows_how_much_of_it_is_done(browser):
     replica = ShownReplica()
     replica.answers["/v1/fine_tuning/jobs"] = lambda: listing({**JOB, "continuous": False})

@@ -78,7 +78,10 @@ class Panel {
     const replicas = store.replicas().filter((replica) => replica in learning).slice(0, MAX_LINES);
     const isAlone = replicas.length === 1;
     const marks = this.marks();
-    this.draw(this.charts.loss, tier, replicas, isAlone, ["served", "shadow"], marks);
+    const hasLoss = this.draw(this.charts.loss, tier, replicas, isAlone,
+      ["served", "shadow"], marks);
+    this.charts.loss.subtitle.textContent = hasLoss ? "nats per token" : "not measured yet";
+    this.charts.loss.place.hidden = !hasLoss; // no axis of made-up values
     // Without short answers there is nothing to say about them.
     const hasExact = this.draw(this.charts.exact, tier, replicas, isAlone,
       ["served_exact", "shadow_exact"], marks);
