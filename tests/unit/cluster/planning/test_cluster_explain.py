@@ -61,7 +61,7 @@ def test_words_give_the_numbers_that_decided(solved):
     found = explain(case, allocation, "r1")
     text = "\n".join(found["text"])
     share = allocation.traffic["a"]["r1"]
-    assert f"a: {share:.1%} of 5.00 requests/s" in text
+    assert f"a: {share:.1%} of 5.00 ± 0.00 requests/s" in text
     assert "the best is 1.000 on r0" in text
     assert f"price: a second of its work costs {allocation.prices['r1']:.3f}" in text
     closest = max(found["alternatives"], key=lambda one: one["total"])
