@@ -4,12 +4,13 @@ import dataclasses
 import json
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from collm.cli.cores import num_cores
 from collm.cli.demo_answers import Accuracy, Answer, share_right
 from collm.cli.demo_session import End
 from collm.cli.demo_settings import DemoSettings
@@ -114,13 +115,8 @@ def _machine() -> dict[str, str | int | None]:
         "system": platform.platform(),
         "processor": _cpu_name() or platform.processor(),
         "num_cpus": os.cpu_count(),
-        "num_usable_cpus": _usable_cpus(),
+        "num_usable_cpus": num_cores(),
     }
-
-
-def _usable_cpus() -> int | None:
-    get: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    return os.cpu_count() if get is None else len(get(0))
 
 
 def _cpu_name() -> str | None:

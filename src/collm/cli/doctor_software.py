@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import torch
 
+from collm.cli.cores import num_cores
 from collm.cli.doctor_report import Finding, Status
 from collm.config import CollmConfig
 from collm.ops.native import library as native
@@ -80,12 +81,11 @@ def _torch(config: CollmConfig) -> Finding:
 
 
 def _threads(config: CollmConfig) -> Finding:
-    num_cores = len(os.sched_getaffinity(0))
     wanted = config.replica.threads
     policy = os.environ.get("OMP_WAIT_POLICY", "").upper()
-    found = f"{num_cores} cores, {'all' if wanted is None else wanted} for computing"
-    if wanted is not None and wanted > num_cores:
-        advice = f"set replica.threads to at most {num_cores}: more threads wait for each other"
+    found = f"{num_cores()} cores, {'all' if wanted is None else wanted} for computing"
+    if wanted is not None and wanted > num_cores():
+        advice = f"set replica.threads to at most {num_cores()}: more threads wait for each other"
         return Finding(check="cores", status=Status.NOTE, found=found, advice=advice)
     if policy == _SPINNING:
         advice = "unset OMP_WAIT_POLICY: spinning threads suffer from any other load"

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from collm.cli.cluster_settings import replica_config
 from collm.cli.config_reference import resolved_config
+from collm.cli.cores import num_cores
 from collm.clock import MonotonicClock
 from collm.cluster.config import FRONT
 from collm.cluster.hosts import LocalHost, ProcessSpec
@@ -96,7 +97,7 @@ def _replica_spec(
     config: CollmConfig, index: int, named_jobs: list[str], files: "_ParentFiles"
 ) -> ProcessSpec:
     name = config.cluster.replicas[index].name
-    own = replica_config(config, index, named_jobs=named_jobs, num_cores=_num_cores())
+    own = replica_config(config, index, named_jobs=named_jobs, num_cores=num_cores())
     return ProcessSpec(
         name=name,
         command=(
@@ -140,9 +141,3 @@ class _ParentFiles:
         path = self._folder / f"{name}.yaml"
         path.write_text(resolved_config(config), encoding="utf-8")
         return str(path)
-
-
-def _num_cores() -> int:
-    """Return how many cores this process may use."""
-    has_affinity = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1

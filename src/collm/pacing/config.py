@@ -54,7 +54,8 @@ class PacingConfig:
     """Share of all three objectives kept back for steps longer than expected, and for what follows
     the step loop, such as detokenizing and HTTP."""
     max_quantum_ms: float = 40.0
-    """Longest quantum in milliseconds; micro-batches are sized and cut for it."""
+    """Longest quantum in milliseconds; micro-batches are sized and cut for it. A sample that takes
+    longer by itself is not cut: it waits for slack enough, and makes longer quanta."""
     quantile: float = 0.95
     """Share of steps and quanta whose time the predicted bounds should cover."""
     credit_share: float = 0.0
