@@ -78,9 +78,8 @@ def pack(samples: Sequence[TokenSample]) -> MicroBatch:
     General text that begins otherwise than the adapter's own samples does not keep these from
     sharing their beginning.
     """
-    own = [sample for sample in samples if sample.slice != GENERAL]
-    num_shared = shared_prefix(own)
-    prefix = own[0].token_ids[:num_shared] if num_shared else ()
+    prefix = _own_prefix(samples)
+    num_shared = len(prefix)
     token_ids, positions = list(prefix), list(range(num_shared))
     loss_rows: list[int] = []
     targets: list[int] = []
@@ -120,11 +119,16 @@ def pack(samples: Sequence[TokenSample]) -> MicroBatch:
 
 def num_packed_rows(samples: Sequence[TokenSample]) -> int:
     """Return the rows that ``pack`` would make of these samples, padding not counted."""
-    own = [sample for sample in samples if sample.slice != GENERAL]
-    num_shared = shared_prefix(own)
-    prefix = own[0].token_ids[:num_shared] if num_shared else ()
+    prefix = _own_prefix(samples)
+    num_shared = len(prefix)
     num_saved = sum(num_shared for sample in samples if _begins_with(sample, prefix))
     return num_shared + sum(sample.num_rows for sample in samples) - num_saved
+
+
+def _own_prefix(samples: Sequence[TokenSample]) -> tuple[int, ...]:
+    """Return the tokens that the adapter's own among these samples begin with."""
+    own = [sample for sample in samples if sample.slice != GENERAL]
+    return own[0].token_ids[: shared_prefix(own)] if own else ()
 
 
 def _begins_with(sample: TokenSample, prefix: tuple[int, ...]) -> bool:
