@@ -12,6 +12,8 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+# What `make bench-engine` compares to, which would not fit in with the rest.
+PEERS := .venv-peers
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
 
@@ -19,10 +21,10 @@ TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup models demo serve bench bench-slo reference docs check test clean
+.PHONY: help setup models demo serve bench bench-engine bench-slo reference docs check test clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make the virtual environment in .venv
 
@@ -52,6 +54,16 @@ bench: models ## Speed and memory beside transformers and peft, on the default m
 	$(BIN)/python benchmarks/engine.py $(ARGS)
 	$(BIN)/python benchmarks/training.py $(ARGS)
 	$(BIN)/python benchmarks/memory.py $(ARGS)
+
+bench-engine: models $(PEERS)/installed ## Beside llama.cpp, vLLM and the machine's limits; quiet machine, 15 minutes
+	$(BIN)/python benchmarks/bars.py --peers $(PEERS)/bin/python $(ARGS)
+
+$(PEERS)/installed: benchmarks/peers/requirements.txt
+	@rm -f $@
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet -r $<
+	$(PEERS)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
 
 bench-slo: models ## Whether latency objectives hold while training; quiet machine, an hour, or in pieces
 	$(BIN)/python benchmarks/slo.py $(ARGS)

@@ -26,10 +26,10 @@ from collm.lora.peft_folder import save_peft
 from collm.lora.state import AdapterState, initial_state
 from collm.model.checkpoint import Checkpoint
 from collm.model.tokenizer import Tokenizer
-from engine_sides import BASE, CollmSide, Prompts, Side, TransformersSide
+from engine_sides import BASE, CollmSide, Side, TransformersSide
 
 _RANK = 16
-_NUM_ADAPTERS = 4
+NUM_ADAPTERS = 4
 _NEAR_TIE = 0.05
 """Logits so close may swap places in float32, where sums are taken in another order."""
 _QUESTIONS = ("What is the capital of France?", "Write a short poem about the sea.")
@@ -49,17 +49,17 @@ def main() -> None:
     report = Report("Engine speed", arguments)
     folder = checkpoint_folder(arguments)
     with tempfile.TemporaryDirectory() as scratch:
-        adapters = _make_adapters(folder, Path(scratch))
+        adapters = make_adapters(folder, Path(scratch))
         _check_answers(report, folder, adapters)
         _measure(report, folder, adapters)
     report.finish()
 
 
-def _make_adapters(folder: Path, scratch: Path) -> dict[str, Path]:
+def make_adapters(folder: Path, scratch: Path) -> dict[str, Path]:
     """Save adapters of random factors that change answers a little."""
     layout = lora_layout(Checkpoint(folder).spec, _RANK)
     paths = {}
-    for seed in range(_NUM_ADAPTERS):
+    for seed in range(NUM_ADAPTERS):
         flat = initial_state(layout, seed).flat.clone()
         generator = torch.Generator().manual_seed(seed)
         for factors in layout.views(flat):
@@ -109,11 +109,11 @@ def _measure(report: Report, folder: Path, adapters: dict[str, Path]) -> None:
     adapted = TransformersSide(folder, dtype, adapters)
     vocab_size = Checkpoint(folder).spec.vocab_size
     rows = []
-    for num_adapters in (0, 1, _NUM_ADAPTERS):
+    for num_adapters in (0, 1, NUM_ADAPTERS):
         for n in arguments.concurrent:
             if num_adapters <= n:
                 theirs = adapted if num_adapters else base
-                models = _models(n, num_adapters)
+                models = adapter_names(n, num_adapters)
                 sides = _decode_sides(arguments, ours, theirs, models, vocab_size)
                 rates = interleave(sides, arguments.rounds)
                 rows.append({"sequences": n, "adapters": num_adapters} | _cells(rates))
@@ -127,7 +127,8 @@ def _measure(report: Report, folder: Path, adapters: dict[str, Path]) -> None:
     report.table("Prefill tokens/s; peer: transformers", _prefill(report, ours, base, vocab_size))
 
 
-def _models(n: int, num_adapters: int) -> list[str]:
+def adapter_names(n: int, num_adapters: int) -> list[str]:
+    """Return what each of ``n`` prompts uses, adapters in turn."""
     return [f"a{i % num_adapters}" if num_adapters else BASE for i in range(n)]
 
 
@@ -135,7 +136,7 @@ def _decode_sides(
     arguments: argparse.Namespace, ours: Side, theirs: Side, models: list[str], vocab_size: int
 ) -> dict[str, Any]:
     def measure(side: Side, turn: int) -> float:
-        prompts = _prompts(len(models), arguments.context, vocab_size, turn)
+        prompts = random_prompts(len(models), arguments.context, vocab_size, turn)
         return side.decode(prompts, models, arguments.new)
 
     return {"collm": partial(measure, ours), "peer": partial(measure, theirs)}
@@ -148,7 +149,7 @@ def _prefill(report: Report, ours: Side, theirs: Side, vocab_size: int) -> list[
 
         def measure(side: Side, turn: int, n: int = n, length: int = length) -> float:
             # Other prompts than those of the decode rows: nothing may come from a prefix cache.
-            return side.prefill(_prompts(n, length, vocab_size, 1_000 * length + turn))
+            return side.prefill(random_prompts(n, length, vocab_size, 1_000 * length + turn))
 
         sides = {"collm": partial(measure, ours), "peer": partial(measure, theirs)}
         rates = interleave(sides, report.arguments.rounds)
@@ -158,9 +159,11 @@ def _prefill(report: Report, ours: Side, theirs: Side, vocab_size: int) -> list[
     return rows
 
 
-def _prompts(n: int, length: int, vocab_size: int, seed: int) -> Prompts:
+def random_prompts(n: int, length: int, vocab_size: int, seed: int) -> list[list[int]]:
+    """Return prompts that no other seed gives."""
     generator = torch.Generator().manual_seed(n * 1_000_003 + seed)
-    prompts: Prompts = torch.randint(3, vocab_size, (n, length), generator=generator).tolist()
+    shape = (n, length)
+    prompts: list[list[int]] = torch.randint(3, vocab_size, shape, generator=generator).tolist()
     return prompts
 
 

@@ -62,6 +62,7 @@ class CollmSide:
         spec = checkpoint.spec
         memory = plan_memory(MemoryConfig(), spec, dtype)
         weights = load_weights(checkpoint, spec, dtype, device, quantization)
+        self.weight_bytes = weights.num_bytes
         decoder = Decoder(spec, weights, memory.max_model_len)
         lora = LoraConfig()
         bank = AdapterBank(lora_layout(spec, lora.max_rank), lora.num_slots, dtype, device)

