@@ -7,6 +7,7 @@ position, without a scheduler, there is ``teacher_forced_logits``.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from collm.lora.state import AdapterState, initial_state
 from collm.lora.store import AdapterStore, version_id
 from collm.model.checkpoint import Checkpoint
 from collm.model.decoder import Decoder
+from collm.model.fused import Forward
 from collm.model.spec import ModelSpec
 from collm.model.weights import load_weights
 from collm.types import (
@@ -178,12 +180,15 @@ def teacher_forced_logits(
     *,
     chunk: int = 10_000,
     models: Sequence[str] | None = None,
+    forward: Forward | None = None,
 ) -> list[Tensor]:
     """Return logits [num_tokens, vocab_size] of each prompt, computed side by side.
 
     Every step takes up to ``chunk`` tokens of each: 1 is decoding, a large one whole prefill.
-    Blocks are handed out interleaved, so that no sequence lies in one piece.
+    Blocks are handed out interleaved, so that no sequence lies in one piece. Steps are computed by
+    ``forward``, by default operation by operation.
     """
+    forward = forward or partial(engine.decoder.forward, caches=engine.caches, adapters=engine.bank)
     bindings = [engine.store.pin(model) for model in models or [BASE_MODEL] * len(prompts)]
     sequences = [
         _placed_sequence(engine.memory, list(prompt), index, len(prompts), binding)
@@ -202,7 +207,7 @@ def teacher_forced_logits(
         )
         num_rows = sum(item.num_new_tokens for item in items)
         batch = replace(builder.build(items), sample_rows=torch.arange(num_rows))
-        rows = engine.decoder.forward(batch, engine.caches, engine.bank)
+        rows = forward(batch)
         for item, part in zip(
             items, rows.split([item.num_new_tokens for item in items]), strict=True
         ):

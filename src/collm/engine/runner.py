@@ -8,6 +8,7 @@ from torch import Tensor
 from collm.engine.batch import BatchBuilder, row_order
 from collm.engine.plan import SampledToken, ScheduledSequence, StepOutput, StepPlan
 from collm.model.decoder import AdapterFactors, Decoder
+from collm.model.fused import make_forward
 from collm.ops.sampling import SamplingRow, sample, token_logprobs
 
 
@@ -33,9 +34,7 @@ class ModelRunner:
         eos_token_ids: frozenset[int],
     ) -> None:
         """Compute on ``decoder``, keeping keys and values in ``caches`` (one per layer)."""
-        self._decoder = decoder
-        self._caches = caches
-        self._adapters = adapters
+        self._forward = make_forward(decoder, caches, adapters)
         self._eos_token_ids = eos_token_ids
         self._builder = BatchBuilder(caches[0], decoder.spec.sliding_windows)
 
@@ -44,7 +43,7 @@ class ModelRunner:
         if plan.is_empty:
             return ReadyStep(StepOutput())
         items = sorted(plan.items, key=row_order)
-        logits = self._decoder.forward(self._builder.build(items), self._caches, self._adapters)
+        logits = self._forward(self._builder.build(items))
         sampling = [item for item in items if item.samples]
         sampled = dict(zip(map(id, sampling), self._sample(logits, sampling), strict=True))
         return ReadyStep(

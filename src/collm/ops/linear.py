@@ -87,25 +87,25 @@ class NativeLinear:
 
     def __init__(self, weight: native.Packed, bias: Tensor | None = None) -> None:
         """Hold ``weight`` and ``bias`` [out_features], bfloat16."""
-        self._packed = weight
-        self._bias = bias
+        self.packed = weight
+        self.bias = bias
 
     @property
     def num_bytes(self) -> int:
         """Bytes held by the weights."""
-        return self._packed.num_bytes
+        return self.packed.num_bytes
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x Wᵀ + b``."""
-        return native.linear(x, self._packed, self._bias)
+        return native.linear(x, self.packed, self.bias)
 
     def forward_adapted(self, x: Tensor, slots: Tensor, bank_a: Tensor, bank_b: Tensor) -> Tensor:
         """Return ``x Wᵀ + b`` plus each row's adapter output; see ``ops.lora.adapted_linear``."""
-        return native.linear(x, self._packed, self._bias, slots, bank_a, bank_b)
+        return native.linear(x, self.packed, self.bias, slots, bank_a, bank_b)
 
     def input_grad(self, dy: Tensor) -> Tensor:
         """Return ``dy W``."""
-        return native.input_grad(dy, self._packed)
+        return native.input_grad(dy, self.packed)
 
 
 def can_run_native(weight: Tensor) -> bool:

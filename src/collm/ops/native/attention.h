@@ -19,56 +19,110 @@ struct Decode {
   float scale;
 };
 
-// Attends the query heads of one row that share key head `kv_head`. `scores` has room for
-// [group, length]; `sums` for [group, head_dim].
-KERNEL void attend(const Decode& call, int64_t row, int64_t kv_head, float* scores, float* sums) {
-  const int64_t dim = call.head_dim, group = call.heads / call.kv_heads;
-  const int64_t length = call.lengths[row];
-  const int64_t start = call.window > 0 && length > call.window ? length - call.window : 0;
-  const int64_t token_stride = 2 * call.kv_heads * dim;
-  const int64_t* table = call.blocks + row * call.max_blocks;
-  const bf16* q = call.q + row * call.q_stride + kv_head * group * dim;
-  const auto key = [&](int64_t p) {
-    const int64_t slot = table[p / call.block_size] * call.block_size + p % call.block_size;
-    return call.cache + slot * token_stride + kv_head * dim;
-  };
+// Room of one thread.
+struct Scratch {
+  std::vector<const bf16*> keys;     // Where a row's keys lie.
+  std::vector<uint32_t> queries;     // Of a tile's rows, side by side.
+  std::vector<float> scores;         // Of a row's heads, or of a tile's rows.
+  std::vector<bf16> weights;         // The same as weights.
+};
+
+constexpr int kHeads = 4;  // Query heads of one key head that are attended together.
+
+// Scores of HEADS query heads for keys [start, length), `stride` from a head to the next.
+template <int HEADS>
+KERNEL void score(const Decode& call, const bf16* q, const bf16* const* keys, int64_t start,
+                  int64_t length, float* scores, int64_t stride) {
+  const int64_t dim = call.head_dim;
   for (int64_t p = start; p < length; ++p) {
-    const bf16* k = key(p);
-    for (int64_t g = 0; g < group; ++g) {
-      Floats sum = zeros();
-      for (int64_t d = 0; d < dim; d += 32)
-        sum = dot2(sum, load_words(q + g * dim + d), load_words(k + d));
-      scores[g * length + p] = total(sum) * call.scale;
+    Floats sums[HEADS];
+    UNROLL
+    for (int g = 0; g < HEADS; ++g) sums[g] = zeros();
+    for (int64_t d = 0; d < dim; d += kColumns) {
+      const Words key = load_words(keys[p] + d);
+      UNROLL
+      for (int g = 0; g < HEADS; ++g) sums[g] = dot2(sums[g], load_words(q + g * dim + d), key);
     }
+    UNROLL
+    for (int g = 0; g < HEADS; ++g) scores[g * stride + p] = total(sums[g]) * call.scale;
   }
-  for (int64_t g = 0; g < group; ++g) {
-    float* row_scores = scores + g * length;
-    float top = -INFINITY;
-    for (int64_t p = start; p < length; ++p) top = std::fmax(top, row_scores[p]);
-    Floats sum = zeros();
-    for (int64_t p = start; p < length; p += 16) {
-      const Mask some = lanes(0, length - p);
-      const Floats weight = exponential(sub(load_some(some, row_scores + p), all(top)));
-      sum = add(sum, choose(some, weight, zeros()));
-      store_some(some, row_scores + p, weight);
-    }
-    const float share = 1.0f / total(sum);
-    for (int64_t p = start; p < length; ++p) row_scores[p] *= share;
+}
+
+// Turns scores [start, length) into weights that are not divided by their sum; returns its inverse.
+KERNEL float weigh(float* scores, int64_t start, int64_t length) {
+  Floats tops = all(-INFINITY);
+  for (int64_t p = start; p < length; p += kLanes) {
+    const Mask some = lanes(0, length - p);
+    tops = max(tops, choose(some, load_some(some, scores + p), all(-INFINITY)));
   }
-  std::memset(sums, 0, sizeof(float) * group * dim);
-  for (int64_t p = start; p < length; ++p) {
-    const bf16* v = key(p) + call.kv_heads * dim;
-    for (int64_t d = 0; d < dim; d += 16) {
-      const Floats value = widen(v + d);
-      for (int64_t g = 0; g < group; ++g) {
-        float* sum = sums + g * dim + d;
-        const Floats weight = all(scores[g * length + p]);
-        store(sum, fma(weight, value, load(sum)));
+  const Floats top = all(highest(tops));
+  Floats sum = zeros();
+  for (int64_t p = start; p < length; p += kLanes) {
+    const Mask some = lanes(0, length - p);
+    const Floats weight = exponential(sub(load_some(some, scores + p), top));
+    sum = add(sum, choose(some, weight, zeros()));
+    store_some(some, scores + p, weight);
+  }
+  return 1.0f / total(sum);
+}
+
+// Outputs of HEADS query heads: sums of values [start, length) by weight, times each head's share.
+template <int HEADS>
+KERNEL void gather(const Decode& call, const bf16* const* keys, int64_t start, int64_t length,
+                   const float* weights, int64_t stride, const float* shares, bf16* out) {
+  const int64_t dim = call.head_dim, to_value = call.kv_heads * dim;
+  for (int64_t d = 0; d < dim; d += kColumns) {
+    Floats low[HEADS], high[HEADS];
+    UNROLL
+    for (int g = 0; g < HEADS; ++g) low[g] = high[g] = zeros();
+    for (int64_t p = start; p < length; ++p) {
+      const bf16* v = keys[p] + to_value + d;
+      const Floats v_low = widen(v), v_high = widen(v + kLanes);
+      UNROLL
+      for (int g = 0; g < HEADS; ++g) {
+        const Floats weight = all(weights[g * stride + p]);
+        low[g] = fma(weight, v_low, low[g]), high[g] = fma(weight, v_high, high[g]);
       }
     }
+    UNROLL
+    for (int g = 0; g < HEADS; ++g) {
+      narrow(out + g * dim + d, mul(low[g], all(shares[g])));
+      narrow(out + g * dim + d + kLanes, mul(high[g], all(shares[g])));
+    }
   }
+}
+
+template <int HEADS>
+void attend_heads(const Decode& call, const bf16* q, const Scratch& scratch, int64_t start,
+                  int64_t length, float* scores, bf16* out, int64_t heads) {
+  if constexpr (HEADS > 1)
+    if (heads < HEADS)
+      return attend_heads<HEADS - 1>(call, q, scratch, start, length, scores, out, heads);
+  float shares[HEADS];
+  score<HEADS>(call, q, scratch.keys.data(), start, length, scores, length);
+  for (int g = 0; g < HEADS; ++g) shares[g] = weigh(scores + g * length, start, length);
+  gather<HEADS>(call, scratch.keys.data(), start, length, scores, length, shares, out);
+}
+
+// Attends the query heads of one row that share key head `kv_head`.
+inline void attend(const Decode& call, int64_t row, int64_t kv_head, Scratch& scratch) {
+  const int64_t dim = call.head_dim, group = call.heads / call.kv_heads;
+  const int64_t length = call.lengths[row], token_stride = 2 * call.kv_heads * dim;
+  const int64_t start = call.window > 0 && length > call.window ? length - call.window : 0;
+  grow(scratch.keys, length);
+  grow(scratch.scores, kHeads * length);
+  const int64_t* table = call.blocks + row * call.max_blocks;
+  for (int64_t block = start / call.block_size; block * call.block_size < length; ++block) {
+    const bf16* key = call.cache + table[block] * call.block_size * token_stride + kv_head * dim;
+    const int64_t first = block * call.block_size;
+    for (int64_t p = first; p < first + call.block_size && p < length; ++p, key += token_stride)
+      scratch.keys[p] = key;
+  }
+  const bf16* q = call.q + row * call.q_stride + kv_head * group * dim;
   bf16* out = call.out + (row * call.heads + kv_head * group) * dim;
-  for (int64_t d = 0; d < group * dim; d += 16) narrow(out + d, load(sums + d));
+  for (int64_t g = 0; g < group; g += kHeads)
+    attend_heads<kHeads>(call, q + g * dim, scratch, start, length, scratch.scores.data(),
+                         out + g * dim, group - g < kHeads ? group - g : kHeads);
 }
 
 // What one call of prefill_attention computes; shapes as in its declaration.
@@ -80,42 +134,36 @@ struct Prefill {
   bf16* out;
   int64_t rows, context, heads, kv_heads, head_dim, block_size, window;
   float scale;
+  float* log_sums = nullptr;  // For training: of each row's exponentials; see training_attention.h.
+  int64_t log_sums_stride = 0;
 
   int64_t group() const { return heads / kv_heads; }
   int64_t length() const { return context + rows; }
   int64_t panels() const { return (length() + kColumns - 1) / kColumns; }
+  int64_t tiles() const { return (rows * group() + kMaxRows - 1) / kMaxRows; }  // Of one key head.
   // Elements of one key head's packed keys; its values take as many.
   int64_t packed_size() const { return panels() * kColumns * head_dim; }
+  int64_t room() const { return 2 * kv_heads * packed_size(); }
 };
 
-// Packs 32 keys and values of one key head, read where they lie. Keys as a linear layer's weights that
-// map a query to scores, [head_dim / 2, 32 keys, 2]; values as weights that map scores to an output,
-// [16 pairs of keys, head_dim, 2]. Keys past the end are zero.
-KERNEL void pack_panel(const Prefill& call, int64_t kv_head, int64_t panel, bf16* keys, bf16* values) {
-  const int64_t dim = call.head_dim, token_stride = 2 * call.kv_heads * dim;
-  auto* key_pairs = (uint32_t*)(keys + panel * kColumns * dim);
-  bf16* value_pairs = values + panel * kColumns * dim;
+// Packs 32 rows as weights that map another row to its products with them: [dim / 2, 32 rows, 2]. Rows
+// that are not there (null) are zero.
+KERNEL void pack_across(const bf16* const* rows, int64_t dim, bf16* to) {
+  auto* pairs = (uint32_t*)to;
   for (int64_t column = 0; column < kColumns; ++column) {
-    const int64_t p = panel * kColumns + column;
-    const bool is_there = p < call.length();
-    const int64_t slot =
-        is_there ? call.blocks[p / call.block_size] * call.block_size + p % call.block_size : 0;
-    const bf16* key = call.cache + slot * token_stride + kv_head * dim;
-    const bf16* value = key + call.kv_heads * dim;
-    const auto* pair = (const uint32_t*)key;
-    for (int64_t d = 0; d < dim / 2; ++d) key_pairs[d * kColumns + column] = is_there ? pair[d] : 0;
-    bf16* to = value_pairs + (column / 2) * dim * 2 + column % 2;
-    for (int64_t d = 0; d < dim; ++d) to[d * 2] = is_there ? value[d] : (bf16)0;
+    const auto* row = (const uint32_t*)rows[column];
+    for (int64_t d = 0; d < dim / 2; ++d) pairs[d * kColumns + column] = row ? row[d] : 0;
   }
 }
 
-// Room of one thread for a tile's rows: their queries side by side, their scores, and the same as
-// weights.
-struct Scratch {
-  std::vector<uint32_t> queries;
-  std::vector<float> scores;
-  std::vector<bf16> weights;
-};
+// Packs 32 rows as weights that map 32 numbers to a sum of the rows: [16 pairs of rows, dim, 2].
+KERNEL void pack_along(const bf16* const* rows, int64_t dim, bf16* to) {
+  for (int64_t column = 0; column < kColumns; ++column) {
+    const bf16* row = rows[column];
+    bf16* at = to + (column / 2) * dim * 2 + column % 2;
+    for (int64_t d = 0; d < dim; ++d) at[d * 2] = row ? row[d] : (bf16)0;
+  }
+}
 
 // 16 scores from `p` on; those outside [first, last) as if they were infinitely low.
 INLINE_KERNEL Floats scores_inside(const float* scores, int64_t p, int64_t first, int64_t last) {
@@ -124,21 +172,25 @@ INLINE_KERNEL Floats scores_inside(const float* scores, int64_t p, int64_t first
   return choose(lanes(first - p, last - p), x, all(-INFINITY));
 }
 
-// Softmax of scores[first, last) into weights, which are next to nothing elsewhere in [begin, end); the
-// weights are not divided by their sum, whose inverse is returned.
-KERNEL float soften(const float* scores, bf16* weights, int64_t begin, int64_t first, int64_t last,
-                    int64_t end) {
+struct Exponentials {
+  float top, sum;
+};
+
+// Exponentials of scores[first, last) below the highest into weights, which are next to nothing elsewhere
+// in [begin, end).
+KERNEL Exponentials soften(const float* scores, bf16* weights, int64_t begin, int64_t first,
+                           int64_t last, int64_t end) {
   Floats top = all(-INFINITY);
   for (int64_t p = begin; p < end; p += kLanes)
     top = max(top, scores_inside(scores, p, first, last));
-  const Floats top_score = all(highest(top));
+  const float top_score = highest(top);
   Floats sum = zeros();
   for (int64_t p = begin; p < end; p += kLanes) {
-    const Floats weight = exponential(sub(scores_inside(scores, p, first, last), top_score));
+    const Floats weight = exponential(sub(scores_inside(scores, p, first, last), all(top_score)));
     sum = add(sum, weight);
     narrow(weights + p, weight);
   }
-  return 1.0f / total(sum);
+  return {top_score, total(sum)};
 }
 
 // Attends ROWS query rows of one key head. A row is a position and one of the heads that share the key
@@ -174,8 +226,13 @@ KERNEL void attend_tile(const Prefill& call, int64_t kv_head, int64_t first, con
   }
   float shares[ROWS];
   bf16* weights = scratch.weights.data();
-  for (int r = 0; r < ROWS; ++r)
-    shares[r] = soften(scores + r * width, weights + r * width, begin, starts[r], ends[r], end);
+  for (int r = 0; r < ROWS; ++r) {
+    const Exponentials done =
+        soften(scores + r * width, weights + r * width, begin, starts[r], ends[r], end);
+    shares[r] = 1.0f / done.sum;
+    if (call.log_sums)
+      call.log_sums[kv_head * call.log_sums_stride + first + r] = done.top + std::log(done.sum);
+  }
   for (int64_t d = 0; d < dim; d += kColumns) {
     Floats low[ROWS], high[ROWS];
     UNROLL
@@ -190,6 +247,44 @@ KERNEL void attend_tile(const Prefill& call, int64_t kv_head, int64_t first, con
       narrow(out + 16, mul(high[r], all(shares[r])));
     }
   }
+}
+
+// Packs one of the kv_heads * panels() items of a call, read where its keys lie; `packed` has room()
+// elements.
+inline void pack_item(const Prefill& call, int64_t item, bf16* packed) {
+  const int64_t dim = call.head_dim, kv_head = item / call.panels(), first = item % call.panels() * kColumns;
+  const bf16 *keys[kColumns], *values[kColumns];
+  for (int64_t i = 0; i < kColumns; ++i) {
+    const int64_t p = first + i;
+    keys[i] = values[i] = nullptr;
+    if (p >= call.length()) continue;
+    const int64_t slot = call.blocks[p / call.block_size] * call.block_size + p % call.block_size;
+    keys[i] = call.cache + (slot * 2 * call.kv_heads + kv_head) * dim;
+    values[i] = keys[i] + call.kv_heads * dim;
+  }
+  bf16* to = packed + kv_head * call.packed_size() + first * dim;
+  pack_across(keys, dim, to);
+  pack_along(values, dim, to + call.kv_heads * call.packed_size());
+}
+
+// Attends one of the kv_heads * tiles() items of a call whose keys are packed. The last rows see the most
+// keys; they come first, so that no thread ends with a long one.
+inline void attend_item(const Prefill& call, int64_t item, const bf16* packed, Scratch& scratch) {
+  const int64_t width = call.panels() * kColumns;
+  grow(scratch.scores, kMaxRows * width);
+  grow(scratch.weights, kMaxRows * width);
+  grow(scratch.queries, kMaxRows * call.head_dim / 2);
+  const int64_t kv_head = item % call.kv_heads, offset = kv_head * call.packed_size();
+  const bf16 *keys = packed + offset, *values = keys + call.kv_heads * call.packed_size();
+  const int64_t num_rows = call.rows * call.group();
+  int64_t at = (call.tiles() - 1 - item / call.kv_heads) * kMaxRows;
+  int64_t left = num_rows - at < kMaxRows ? num_rows - at : kMaxRows;
+  for (; left >= kMaxRows; left -= kMaxRows, at += kMaxRows)
+    attend_tile<kMaxRows>(call, kv_head, at, keys, values, scratch);
+  for (; left >= 2; left -= 2, at += 2)
+    attend_tile<2>(call, kv_head, at, keys, values, scratch);
+  for (; left >= 1; left -= 1, at += 1)
+    attend_tile<1>(call, kv_head, at, keys, values, scratch);
 }
 
 }  // namespace
@@ -207,13 +302,12 @@ void EXPORT(decode_attention)(const bf16* q, int64_t q_stride, const bf16* cache
                             int64_t window, float scale, int threads) {
   const Decode call{q,     q_stride, cache,    blocks,     max_blocks, lengths, out,
                     heads, kv_heads, head_dim, block_size, window,     scale};
-  const int64_t group = heads / kv_heads;
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<float> scores(group * max_blocks * block_size), sums(group * head_dim);
+    static thread_local Scratch scratch;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t item = 0; item < rows * kv_heads; ++item)
-      attend(call, item / kv_heads, item % kv_heads, scores.data(), sums.data());
+      attend(call, item / kv_heads, item % kv_heads, scratch);
   }
 }
 
@@ -229,35 +323,16 @@ void EXPORT(prefill_attention)(const bf16* q, int64_t q_stride, const bf16* cach
                      heads, kv_heads, head_dim, block_size, window, scale};
   // Kept from call to call: fresh memory would cost more than the packing.
   static thread_local std::vector<bf16> packed;
-  const auto needed = (size_t)(2 * kv_heads * call.packed_size());
-  if (packed.size() < needed) packed.resize(needed);
-  bf16 *keys = packed.data(), *values = keys + kv_heads * call.packed_size();
-  const int64_t panels = call.panels(), num_rows = rows * call.group();
-  const int64_t tiles = (num_rows + kMaxRows - 1) / kMaxRows;
+  grow(packed, call.room());
+  bf16* room = packed.data();
 #pragma omp parallel num_threads(threads)
   {
     static thread_local Scratch scratch;
-    const auto room = (size_t)(kMaxRows * panels * kColumns);
-    if (scratch.scores.size() < room) scratch.scores.resize(room), scratch.weights.resize(room);
-    scratch.queries.resize(kMaxRows * head_dim / 2);
 #pragma omp for schedule(static)
-    for (int64_t item = 0; item < kv_heads * panels; ++item) {
-      const int64_t kv_head = item / panels, offset = kv_head * call.packed_size();
-      pack_panel(call, kv_head, item % panels, keys + offset, values + offset);
-    }
+    for (int64_t item = 0; item < kv_heads * call.panels(); ++item) pack_item(call, item, room);
 #pragma omp for schedule(dynamic, 4)
-    for (int64_t item = 0; item < kv_heads * tiles; ++item) {
-      // The last rows see the most keys; they come first, so that no thread ends with a long one.
-      const int64_t kv_head = item % kv_heads, row = (tiles - 1 - item / kv_heads) * kMaxRows;
-      const int64_t offset = kv_head * call.packed_size();
-      int64_t left = num_rows - row < kMaxRows ? num_rows - row : kMaxRows, at = row;
-      for (; left >= kMaxRows; left -= kMaxRows, at += kMaxRows)
-        attend_tile<kMaxRows>(call, kv_head, at, keys + offset, values + offset, scratch);
-      for (; left >= 2; left -= 2, at += 2)
-        attend_tile<2>(call, kv_head, at, keys + offset, values + offset, scratch);
-      for (; left >= 1; left -= 1, at += 1)
-        attend_tile<1>(call, kv_head, at, keys + offset, values + offset, scratch);
-    }
+    for (int64_t item = 0; item < kv_heads * call.tiles(); ++item)
+      attend_item(call, item, room, scratch);
   }
 }
 

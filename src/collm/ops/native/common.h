@@ -69,6 +69,21 @@ INLINE_KERNEL void multiply(const uint32_t* x, int64_t x_stride, const uint32_t*
   }
 }
 
+// Makes room for `size` elements. Rooms are kept from call to call: fresh memory would cost more than
+// what is written there.
+template <typename T>
+void grow(std::vector<T>& room, int64_t size) {
+  if (room.size() < (size_t)size) room.resize(size);
+}
+
+// A float as bfloat16, to the nearest even; NaN stays NaN.
+inline bf16 rounded(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  if (x != x) return (bf16)(bits >> 16 | 0x40);
+  return (bf16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
 // The part of `total` work items that falls to this thread.
 inline void share(int64_t total, int64_t& first, int64_t& last) {
   const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();

@@ -20,12 +20,12 @@ KERNEL void normalize_row(const bf16* x, const bf16* weight, bf16* y, int64_t wi
     narrow(y + i, mul(mul(widen(x + i), factor), widen(weight + i)));
 }
 
-KERNEL void gate_row(const bf16* gate_up, bf16* y, int64_t width) {
+KERNEL void gate(const bf16* gates, const bf16* ups, bf16* y, int64_t width) {
   const Floats one = all(1.0f);
   for (int64_t i = 0; i < width; i += 16) {
-    const Floats gate = widen(gate_up + i), up = widen(gate_up + width + i);
+    const Floats gate = widen(gates + i);
     const Floats falling = exponential(sub(zeros(), gate));
-    narrow(y + i, mul(div(gate, add(one, falling)), up));
+    narrow(y + i, mul(div(gate, add(one, falling)), widen(ups + i)));
   }
 }
 
@@ -48,8 +48,8 @@ KERNEL void normalize_row_back(const bf16* dy, const bf16* x, const bf16* weight
   }
 }
 
-// Gradient of gate_row by its input, for dy of its output.
-KERNEL void gate_row_back(const bf16* dy, const bf16* gate_up, bf16* d_gate_up, int64_t width) {
+// Gradient of gate by its inputs, side by side, for dy of its output.
+KERNEL void gate_back(const bf16* dy, const bf16* gate_up, bf16* d_gate_up, int64_t width) {
   const Floats one = all(1.0f);
   for (int64_t i = 0; i < width; i += 16) {
     const Floats gate = widen(gate_up + i), up = widen(gate_up + width + i), d = widen(dy + i);
@@ -100,7 +100,7 @@ void EXPORT(rms_norm)(const bf16* x, const bf16* weight, bf16* y, int64_t rows, 
 void EXPORT(silu_mul)(const bf16* gate_up, bf16* y, int64_t rows, int64_t width, int threads) {
 #pragma omp parallel for num_threads(threads) if (rows * width > kSmall)
   for (int64_t row = 0; row < rows; ++row)
-    gate_row(gate_up + row * 2 * width, y + row * width, width);
+    gate(gate_up + row * 2 * width, gate_up + (row * 2 + 1) * width, y + row * width, width);
 }
 
 // Gradients of the two by their inputs; shapes as theirs, those of dy as their outputs'.
@@ -115,7 +115,7 @@ void EXPORT(silu_mul_back)(const bf16* dy, const bf16* gate_up, bf16* d_gate_up,
                          int64_t width, int threads) {
 #pragma omp parallel for num_threads(threads) if (rows * width > kSmall)
   for (int64_t row = 0; row < rows; ++row)
-    gate_row_back(dy + row * width, gate_up + row * 2 * width, d_gate_up + row * 2 * width, width);
+    gate_back(dy + row * width, gate_up + row * 2 * width, d_gate_up + row * 2 * width, width);
 }
 
 // Rotates heads: x [rows, heads, dim], rows x_stride apart; cos, sin [rows, dim]; y [rows, heads, dim].

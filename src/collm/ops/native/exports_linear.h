@@ -15,15 +15,14 @@ void EXPORT(linear)(int format, const bf16* x, const uint8_t* w, const bf16* bia
                     int64_t rows, int64_t in, int64_t out, const int32_t* slots, const bf16* a,
                     const bf16* b, int64_t rank, int threads) {
   constexpr int64_t kFew = 8;  // Rows that the calling thread rounds faster than several could meet.
-  const Linear call{x, w, bias, y, rows, in, out};
-  // Kept from call to call: fresh memory would cost more than what is written there.
+  const Linear call{x, w, bias, y, rows, in, out, nullptr};
   static thread_local std::vector<float> numbers;
   static thread_local std::vector<int8_t> bytes;
   const bool rounds = format != kBf16;
   const int64_t groups = format == kInt4 ? in / kGroup : 1, scales = rounds ? rows * groups : 0;
-  const auto room = (size_t)(2 * scales + (slots ? rows * rank : 0));
-  if (numbers.size() < room) numbers.resize(room);
-  if (rounds && bytes.size() < (size_t)(rows * in)) bytes.resize(rows * in);
+  const int64_t room = 2 * scales + (slots ? rows * rank : 0);
+  grow(numbers, room);
+  if (rounds) grow(bytes, rows * in);
   const Bytes rounded{bytes.data(), numbers.data(), numbers.data() + scales, groups};
   const Adapters adapters{slots, a, b, rank, numbers.data() + 2 * scales};
   const bool rounds_apart = rounds && rows <= kFew;
@@ -54,14 +53,14 @@ void EXPORT(linear)(int format, const bf16* x, const uint8_t* w, const bf16* bia
 // dx = dy W: dy [rows, out]; w packed as linear.h says; dx [rows, in].
 void EXPORT(input_grad)(int format, const bf16* dy, const uint8_t* w, bf16* dx, int64_t rows,
                         int64_t in, int64_t out, int threads) {
-  const Linear call{dy, w, nullptr, dx, rows, in, out};
+  const Linear call{dy, w, nullptr, dx, rows, in, out, nullptr};
 #pragma omp parallel num_threads(threads)
   {
     static thread_local std::vector<uint32_t> panel;
     static thread_local std::vector<float> sums;
     const int64_t size = out < kPanel ? out : kPanel;
-    if (panel.size() < (size_t)(size / 2 * kColumns)) panel.resize(size / 2 * kColumns);
-    if (sums.size() < (size_t)(rows * kColumns)) sums.resize(rows * kColumns);
+    grow(panel, size / 2 * kColumns);
+    grow(sums, rows * kColumns);
     int64_t first, last;
     share(in / kColumns, first, last);
     for (int64_t block = first; block < last; ++block)

@@ -39,6 +39,7 @@ _ARGUMENTS: Mapping[str, list[Any]] = {
         *[_POINTER, _SIZE, _POINTER, _POINTER, _SIZE, _POINTER, _POINTER],
         *[*[_SIZE] * 6, _FLOAT, _INT],
     ],
+    "run_layers": [_POINTER, _POINTER, _INT],
     "prefill_attention": [_POINTER, _SIZE, *[_POINTER] * 3, *[_SIZE] * 7, _FLOAT, _INT],
 }
 """Of each function, as ops/native declares it."""

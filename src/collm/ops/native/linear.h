@@ -26,6 +26,7 @@ struct Linear {
   const bf16* bias;
   bf16* y;
   int64_t rows, in, out;
+  const bf16* residual;  // Added to y [rows, out], which may be the same; or null.
 };
 
 // Adapter factors of all slots, and the projections t = x A^T of this call's rows [rows, rank].
@@ -35,6 +36,22 @@ struct Adapters {
   const bf16* b;
   int64_t rank;
   float* t;
+  // Outputs that parts of a fused layer end at, or null for one part. Each part has its own share of the
+  // ranks, and B is zero elsewhere.
+  const int64_t* part_ends = nullptr;
+  int64_t num_parts = 1;
+  // For many rows, the same rounded and packed, so that a tile adds its adapter as a product: t
+  // [rows, rank]; B of a slot [rank / 2, out, 2] at place_of[slot]. Null otherwise.
+  const bf16* rounded_t = nullptr;
+  const bf16* pairs_b = nullptr;
+  const int32_t* place_of = nullptr;
+
+  // The ranks [first, last) that reach an output.
+  void ranks_of(int64_t output, int64_t& first, int64_t& last) const {
+    int64_t part = 0;
+    while (part + 1 < num_parts && output >= part_ends[part]) ++part;
+    first = part * rank / num_parts, last = (part + 1) * rank / num_parts;
+  }
 };
 
 // The call's inputs as signed bytes: x = scale * byte. For int8 weights a row has one scale, for int4
@@ -49,29 +66,59 @@ struct Bytes {
 
 // Adds t B^T of one row to its sums of 32 columns from `column`.
 INLINE_KERNEL void add_adapter(const Adapters& adapters, const Linear& call, int64_t row,
-                               int64_t column, Floats& low, Floats& high) {
+                               int64_t column, int64_t first, int64_t last, Floats& low,
+                               Floats& high) {
   const int64_t slot = adapters.slots[row];
   if (slot < 0) return;
-  const bf16* b = adapters.b + slot * adapters.rank * call.out + column;
+  const bf16* b = adapters.b + (slot * adapters.rank + first) * call.out + column;
   const float* t = adapters.t + row * adapters.rank;
-  for (int64_t j = 0; j < adapters.rank; ++j, b += call.out) {
+  for (int64_t j = first; j < last; ++j, b += call.out) {
     const Floats factor = all(t[j]);
     low = fma(factor, widen(b), low);
     high = fma(factor, widen(b + kLanes), high);
   }
 }
 
-// Adds bias and adapter to one row's sums of 32 columns, and writes them.
-INLINE_KERNEL void finish(const Linear& call, const Adapters* adapters, int64_t row, int64_t column,
-                          Floats low, Floats high) {
-  if (call.bias) {
-    low = add(low, widen(call.bias + column));
-    high = add(high, widen(call.bias + column + kLanes));
+// Adds t B^T of a tile's rows: one product if they share an adapter whose factors are packed.
+template <int ROWS>
+INLINE_KERNEL void add_adapters(const Adapters& adapters, const Linear& call, int64_t row,
+                                int64_t column, Floats* low, Floats* high) {
+  const int64_t slot = adapters.slots[row], pairs = adapters.rank / 2;
+  int64_t first, last;
+  adapters.ranks_of(column, first, last);
+  bool is_shared = adapters.pairs_b != nullptr;
+  for (int r = 1; r < ROWS; ++r) is_shared &= adapters.slots[row + r] == slot;
+  if (is_shared && slot >= 0) {
+    const auto* t = (const uint32_t*)adapters.rounded_t + row * pairs + first / 2;
+    const auto* b = (const uint32_t*)adapters.pairs_b +
+                    (adapters.place_of[slot] * pairs + first / 2) * call.out + column;
+    multiply<ROWS>(t, pairs, b, call.out, (last - first) / 2, low, high);
+  } else if (!is_shared) {
+    UNROLL
+    for (int r = 0; r < ROWS; ++r) 
+      add_adapter(adapters, call, row + r, column, first, last, low[r], high[r]);
   }
-  if (adapters) add_adapter(*adapters, call, row, column, low, high);
-  bf16* y = call.y + row * call.out + column;
-  narrow(y, low);
-  narrow(y + kLanes, high);
+}
+
+// Adds bias, adapters and residual to a tile's sums of 32 columns, and writes them.
+template <int ROWS>
+INLINE_KERNEL void finish(const Linear& call, const Adapters* adapters, int64_t row, int64_t column,
+                          Floats* low, Floats* high) {
+  if (adapters) add_adapters<ROWS>(*adapters, call, row, column, low, high);
+  UNROLL
+  for (int r = 0; r < ROWS; ++r) {
+    if (call.bias) {
+      low[r] = add(low[r], widen(call.bias + column));
+      high[r] = add(high[r], widen(call.bias + column + kLanes));
+    }
+    if (call.residual) {
+      const bf16* residual = call.residual + (row + r) * call.out + column;
+      low[r] = add(low[r], widen(residual)), high[r] = add(high[r], widen(residual + kLanes));
+    }
+    bf16* y = call.y + (row + r) * call.out + column;
+    narrow(y, low[r]);
+    narrow(y + kLanes, high[r]);
+  }
 }
 
 // One tile: ROWS rows times the 32 columns of packed block `block`.
@@ -84,8 +131,7 @@ KERNEL void tile_bf16(const Linear& call, const Bytes&, const Adapters* adapters
   for (int r = 0; r < ROWS; ++r) low[r] = high[r] = zeros();
   multiply<ROWS>((const uint32_t*)call.x + row * depth, depth,
                  (const uint32_t*)call.w + block * depth * kColumns, kColumns, depth, low, high);
-  UNROLL
-  for (int r = 0; r < ROWS; ++r) finish(call, adapters, row + r, block * kColumns, low[r], high[r]);
+  finish<ROWS>(call, adapters, row, block * kColumns, low, high);
 }
 
 template <int ROWS>
@@ -116,6 +162,7 @@ KERNEL void tile_int8(const Linear& call, const Bytes& x, const Adapters* adapte
       }
     }
   // in is a multiple of 32, so nothing is left of k.
+  Floats result_low[ROWS], result_high[ROWS];
   UNROLL
   for (int r = 0; r < ROWS; ++r) {
     // Weights are stored 128 too large, as dot4 wants them unsigned.
@@ -125,10 +172,10 @@ KERNEL void tile_int8(const Linear& call, const Bytes& x, const Adapters* adapte
     for (int d = 1; d < kSide; ++d)
       sum_low = plus(sum_low, low[r][d]), sum_high = plus(sum_high, high[r][d]);
     const Floats scale = all(x.scales[row + r]);
-    finish(call, adapters, row + r, block * kColumns,
-           mul(mul(to_floats(sum_low), scale), load(scales)),
-           mul(mul(to_floats(sum_high), scale), load(scales + kLanes)));
+    result_low[r] = mul(mul(to_floats(sum_low), scale), load(scales));
+    result_high[r] = mul(mul(to_floats(sum_high), scale), load(scales + kLanes));
   }
+  finish<ROWS>(call, adapters, row, block * kColumns, result_low, result_high);
 }
 
 template <int ROWS>
@@ -169,9 +216,7 @@ KERNEL void tile_int4(const Linear& call, const Bytes& x, const Adapters* adapte
     }
     record += kGroupBytes, bytes += 8 * ROWS, scales += ROWS, totals += ROWS;
   }
-  UNROLL
-  for (int r = 0; r < ROWS; ++r)
-    finish(call, adapters, row + r, block * kColumns, sums[0][r], sums[1][r]);
+  finish<ROWS>(call, adapters, row, block * kColumns, sums[0], sums[1]);
 }
 
 template <int ROWS>
@@ -196,6 +241,22 @@ KERNEL void project(const Linear& call, const Adapters& adapters, int64_t first,
     for (int64_t k = 0; k < call.in; k += 32) sum = dot2(sum, load_words(x + k), load_words(a + k));
     adapters.t[item] = total(sum);
   }
+}
+
+// Rounds projections to bfloat16, as they meet packed factors.
+KERNEL void round_projections(const float* t, bf16* to, int64_t first, int64_t last) {
+  for (; first < last && first % kLanes; ++first) to[first] = rounded(t[first]);
+  for (; first + kLanes <= last; first += kLanes) narrow(to + first, load(t + first));
+  for (; first < last; ++first) to[first] = rounded(t[first]);
+}
+
+// Packs rows of B of a slot, two at a time, from pair `first` on.
+inline void pack_factors(const bf16* b, int64_t out, int64_t first, int64_t last, bf16* to) {
+  for (int64_t pair = first; pair < last; ++pair)
+    for (int64_t column = 0; column < out; ++column) {
+      to[(pair * out + column) * 2] = b[2 * pair * out + column];
+      to[(pair * out + column) * 2 + 1] = b[(2 * pair + 1) * out + column];
+    }
 }
 
 // Rounds one row to bytes. NaN or an infinity makes its scale no number, and

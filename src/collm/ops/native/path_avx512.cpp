@@ -5,3 +5,4 @@
 #include "attention.h"
 #include "elementwise.h"
 #include "exports_linear.h"
+#include "layers.h"

@@ -1,0 +1,147 @@
+"""The decoder's layers as one call of the compiled kernels, where these compute all of it.
+
+A decode step of a small model is hundreds of short operations; called one by one, they take longer
+to reach the kernels than to compute. ``Decoder.forward`` is the same, operation by operation.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from collm.model.decoder import AdapterFactors, Decoder, StepBatch
+from collm.model.layers import Target
+from collm.model.spec import ModelSpec
+from collm.model.weights import LayerWeights
+from collm.ops.attention import AttentionPlan, can_attend_natively
+from collm.ops.linear import NativeLinear
+from collm.ops.native.layers import (
+    LayerFields,
+    LinearFields,
+    PlanFields,
+    SlotLists,
+    SpanFields,
+    StepFields,
+    linear_fields,
+    run_layers,
+)
+
+Forward = Callable[[StepBatch], Tensor]
+"""Writes a step's keys and values to the caches; returns its logits, as ``Decoder.forward``."""
+
+_LINEARS: tuple[Target, ...] = ("qkv", "o", "gate_up", "down")
+
+
+def make_forward(decoder: Decoder, caches: Sequence[Tensor], adapters: AdapterFactors) -> Forward:
+    """Return the fastest way to compute steps of ``decoder`` here.
+
+    Args:
+        decoder: The decoder that serves.
+        caches: One per layer, for as long as the result is used.
+        adapters: Whose factors stay where they are, for as long as the result is used.
+    """
+    if can_fuse(decoder, caches):
+        return _FusedDecoder(decoder, caches, adapters).forward
+    return partial(decoder.forward, caches=caches, adapters=adapters)
+
+
+def can_fuse(decoder: Decoder, caches: Sequence[Tensor]) -> bool:
+    """Return whether the kernels compute every part of the layers."""
+    linears = [getattr(layer, name) for layer in decoder.weights.layers for name in _LINEARS]
+    return (
+        decoder.spec.activation == "silu"
+        and can_attend_natively(caches[0])
+        and all(isinstance(linear, NativeLinear) for linear in linears)
+    )
+
+
+class _FusedDecoder:
+    """One decoder with its caches and adapters, as the kernels read them."""
+
+    def __init__(
+        self, decoder: Decoder, caches: Sequence[Tensor], adapters: AdapterFactors
+    ) -> None:
+        self._decoder, self._caches, self._adapters = decoder, caches, adapters
+        spec = decoder.spec
+        self._windows = sorted(set(spec.sliding_windows), key=lambda window: window or 0)
+        weights = decoder.weights.layers
+        self._layers = (LayerFields * len(weights))(
+            *(self._layer_fields(index, layer) for index, layer in enumerate(weights))
+        )
+
+    @torch.inference_mode()
+    def forward(self, batch: StepBatch) -> Tensor:
+        """See ``Forward``."""
+        decoder, spec = self._decoder, self._decoder.spec
+        x = decoder.weights.embedding.index_select(0, batch.token_ids)
+        cos, sin = decoder.rotary.rows(batch.positions)
+        slots = SlotLists(batch.adapters.segments)
+        plans = [batch.attention[window] for window in self._windows]
+        fields = [_plan_fields(plan) for plan in plans]
+        step = StepFields(
+            rows=len(x),
+            hidden=spec.hidden_size,
+            heads=spec.num_heads,
+            kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            block_size=self._caches[0].shape[1],
+            num_layers=spec.num_layers,
+            x=x.data_ptr(),
+            cos=cos.data_ptr(),
+            sin=sin.data_ptr(),
+            cache_rows=plans[0].cache_rows.data_ptr(),
+            slots=batch.adapters.slots.data_ptr() if slots.present else None,
+            num_present=len(slots.present),
+            present=slots.present,
+            place_of=slots.place_of,
+            plans=(PlanFields * len(fields))(*fields),
+            eps=spec.rms_norm_eps,
+        )
+        run_layers(self._layers, step)
+        return decoder.logits(x.index_select(0, batch.sample_rows))
+
+    def _layer_fields(self, index: int, layer: LayerWeights) -> LayerFields:
+        spec = self._decoder.spec
+        return LayerFields(
+            attention_norm=layer.attention_norm.data_ptr(),
+            mlp_norm=layer.mlp_norm.data_ptr(),
+            q_norm=None if layer.q_norm is None else layer.q_norm.data_ptr(),
+            k_norm=None if layer.k_norm is None else layer.k_norm.data_ptr(),
+            cache=self._caches[index].data_ptr(),
+            plan=self._windows.index(spec.sliding_windows[index]),
+            **{name: self._linear_fields(index, layer, name) for name in _LINEARS},
+        )
+
+    def _linear_fields(self, index: int, layer: LayerWeights, name: Target) -> LinearFields:
+        linear = getattr(layer, name)
+        assert isinstance(linear, NativeLinear)
+        factors = self._adapters.factors(index, name)
+        sizes = _part_sizes(self._decoder.spec, name)
+        return linear_fields(linear.packed, linear.bias, *factors, sizes)
+
+
+def _part_sizes(spec: ModelSpec, name: Target) -> tuple[int, ...]:
+    """Return the outputs of the linears that are fused into one."""
+    keys = spec.num_kv_heads * spec.head_dim
+    if name == "qkv":
+        return spec.num_heads * spec.head_dim, keys, keys
+    if name == "gate_up":
+        return spec.intermediate_size, spec.intermediate_size
+    return (spec.hidden_size,)
+
+
+def _plan_fields(plan: AttentionPlan) -> PlanFields:
+    spans = [
+        SpanFields(span.start, span.stop, span.num_context, span.blocks.data_ptr())
+        for span in plan.spans
+    ]
+    return PlanFields(
+        window=plan.window or 0,
+        num_decode=plan.num_decode,
+        max_blocks=plan.decode_blocks.shape[1] if plan.num_decode else 0,
+        num_spans=len(spans),
+        decode_blocks=plan.decode_blocks.data_ptr(),
+        decode_lengths=plan.decode_lengths.data_ptr(),
+        spans=(SpanFields * len(spans))(*spans),
+    )

@@ -1,0 +1,340 @@
+// All decoder layers of one serving step in one parallel region.
+
+#pragma once
+
+#include "attention.h"
+#include "elementwise.h"
+#include "linear.h"
+#include "team.h"
+
+namespace {
+
+// A linear layer: packed weights, and the adapter factors of all slots. ops/native/layers.py mirrors
+// this structure and those below.
+struct Packed {
+  int64_t format, in, out, rank;
+  const uint8_t* data;
+  const bf16* bias;  // Or null.
+  const bf16 *a, *b;
+  int64_t num_parts, part_ends[3];  // Of linears fused into one, each with a part of the ranks.
+};
+
+struct Layer {
+  const bf16 *attention_norm, *mlp_norm;
+  const bf16 *q_norm, *k_norm;  // Both null in models without.
+  Packed qkv, o, gate_up, down;
+  bf16* cache;
+  int64_t plan;  // Which of the step's plans has its window.
+};
+
+// A chunk of several tokens of one sequence.
+struct Span {
+  int64_t start, stop, context;
+  const int64_t* blocks;
+};
+
+// Where the rows find their keys, in layers of one window.
+struct Plan {
+  int64_t window, num_decode, max_blocks, num_spans;
+  const int64_t *decode_blocks, *decode_lengths;
+  const Span* spans;
+};
+
+struct Step {
+  int64_t rows, hidden, heads, kv_heads, head_dim, block_size, num_layers;
+  bf16* x;  // [rows, hidden]: residual stream, changed in place.
+  const bf16 *cos, *sin;  // [rows, head_dim]
+  const int64_t* cache_rows;
+  const int32_t* slots;  // Or null, if no row has an adapter.
+  // Slots that rows have, and where in this list each slot is.
+  int64_t num_present;
+  const int32_t *present, *place_of;
+  const Plan* plans;
+  double eps;
+
+  int64_t width() const { return heads * head_dim; }
+  int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
+};
+
+constexpr int64_t kPrivateRows = 8;  // Rows that each thread norms and rounds for itself, to meet less.
+constexpr int64_t kPackedRows = 32;  // Rows above which adapters are packed, to be added as products.
+
+// Room of one thread, or of all.
+struct Room {
+  std::vector<bf16> normed;
+  std::vector<int8_t> bytes;
+  std::vector<float> numbers;
+
+  void fit(int64_t rows, int64_t widest) {
+    grow(normed, rows * widest);
+    grow(bytes, rows * widest);
+    grow(numbers, 2 * rows * (widest / kGroup));
+  }
+};
+
+struct SharedRoom : Room {
+  std::vector<bf16> qkv, attended, gate_up, gated, packed;
+  std::vector<float> projected;
+  std::vector<bf16> rounded, factors;  // Projections, and adapters' B, packed.
+};
+
+// A step as one of its threads sees it.
+struct Work {
+  const Step& step;
+  Team& team;
+  SharedRoom& shared;
+  Room& own;
+  Scratch& scratch;
+
+  bool is_private() const { return step.rows <= kPrivateRows; }
+  Room& room() const { return is_private() ? own : shared; }
+  // The rows that this thread prepares.
+  void prepared(int64_t& first, int64_t& last) const {
+    first = 0, last = step.rows;
+    if (!is_private()) share(step.rows, first, last);
+  }
+};
+
+// A linear layer's call, with what its tiles need.
+struct Product {
+  Format format;
+  Linear call;
+  Bytes rounded;
+  Adapters adapters;
+  bool is_adapted;
+
+  void tile(int64_t row, int64_t block) const {
+    const int64_t left = call.rows - row;
+    tile_of<kMaxRows>(format, call, rounded, is_adapted ? &adapters : nullptr, row, block,
+                      left < kMaxRows ? left : kMaxRows);
+  }
+
+  void blocks(int64_t first, int64_t last) const {
+    for (int64_t block = first; block < last; ++block)
+      for (int64_t row = 0; row < call.rows; row += kMaxRows) tile(row, block);
+  }
+};
+
+// Rounds projections [first, last) and packs a part of the factors of every slot that is present.
+inline void pack_adapters(const Work& work, const Packed& w, int64_t first, int64_t last,
+                          Adapters& adapters) {
+  const Step& step = work.step;
+  bf16 *rounded = work.shared.rounded.data(), *factors = work.shared.factors.data();
+  round_projections(adapters.t, rounded, first, last);
+  share(w.rank / 2, first, last);
+  for (int64_t i = 0; i < step.num_present; ++i)
+    pack_factors(w.b + step.present[i] * w.rank * w.out, w.out, first, last,
+                 factors + i * w.rank * w.out);
+  adapters.rounded_t = rounded, adapters.pairs_b = factors, adapters.place_of = step.place_of;
+}
+
+// Rounds the inputs of a linear layer and projects them on the adapters. `x` is there for all threads.
+inline Product product(const Work& work, const Packed& w, const bf16* x, const bf16* residual, bf16* y) {
+  const Step& step = work.step;
+  const Linear call{x, w.data, w.bias, y, step.rows, w.in, w.out, residual};
+  const auto format = (Format)w.format;
+  Room& room = work.room();
+  const int64_t groups = format == kInt4 ? w.in / kGroup : 1;
+  const Bytes rounded{room.bytes.data(), room.numbers.data(), room.numbers.data() + step.rows * groups,
+                      groups};
+  Adapters adapters{step.slots, w.a, w.b, w.rank, work.shared.projected.data(),
+                    w.part_ends, w.num_parts};
+  int64_t first, last;
+  if (format != kBf16) {
+    work.prepared(first, last);
+    for (int64_t row = first; row < last; ++row) round_row(format, call, rounded, row);
+  }
+  if (step.slots) {
+    share(step.rows * w.rank, first, last);
+    project(call, adapters, first, last);
+    if (step.rows > kPackedRows && w.rank % (2 * w.num_parts) == 0) pack_adapters(work, w, first, last, adapters);
+  }
+  if (step.slots || (format != kBf16 && !work.is_private())) work.team.meet();
+  return {format, call, rounded, adapters, step.slots != nullptr};
+}
+
+inline const bf16* normalize(const Work& work, const bf16* weight) {
+  const int64_t hidden = work.step.hidden;
+  bf16* normed = work.room().normed.data();
+  int64_t first, last;
+  work.prepared(first, last);
+  for (int64_t row = first; row < last; ++row)
+    normalize_row(work.step.x + row * hidden, weight, normed + row * hidden, hidden,
+                  (float)work.step.eps);
+  if (!work.is_private()) work.team.meet();
+  return normed;
+}
+
+// Norms, rotates and stores one head of all rows: a query's in place, others in the cache.
+inline void place_head(const Work& work, const Layer& layer, int64_t head) {
+  const Step& step = work.step;
+  const int64_t dim = step.head_dim, kv_head = head - step.heads;
+  const bool is_query = kv_head < 0, is_value = kv_head >= step.kv_heads;
+  const bf16* norm = is_query ? layer.q_norm : is_value ? nullptr : layer.k_norm;
+  for (int64_t row = 0; row < step.rows; ++row) {
+    bf16* x = work.shared.qkv.data() + row * step.qkv_width() + head * dim;
+    if (norm) normalize_row(x, norm, x, dim, (float)step.eps);
+    if (!is_value) rotate_head(x, step.cos + row * dim, step.sin + row * dim, x, dim, 1.0f);
+    if (!is_query)
+      copy_finite(x, layer.cache + (step.cache_rows[row] * 2 * step.kv_heads + kv_head) * dim, dim);
+  }
+}
+
+// Queries, keys and values; threads share heads, so that each can go on with what it computed.
+inline void project_heads(const Work& work, const Layer& layer) {
+  const Step& step = work.step;
+  const bf16* normed = normalize(work, layer.attention_norm);
+  const Product qkv = product(work, layer.qkv, normed, nullptr, work.shared.qkv.data());
+  const int64_t blocks = step.head_dim / kColumns;
+  int64_t first, last;
+  share(step.heads + 2 * step.kv_heads, first, last);
+  for (int64_t head = first; head < last; ++head) {
+    qkv.blocks(head * blocks, (head + 1) * blocks);
+    place_head(work, layer, head);
+  }
+  work.team.meet();
+}
+
+inline Prefill prefill_of(const Work& work, const Layer& layer, const Span& span) {
+  const Step& step = work.step;
+  const bf16* q = work.shared.qkv.data() + span.start * step.qkv_width();
+  return {q, step.qkv_width(), layer.cache, span.blocks,
+          work.shared.attended.data() + span.start * step.width(), span.stop - span.start, span.context,
+          step.heads, step.kv_heads, step.head_dim, step.block_size, step.plans[layer.plan].window,
+          1.0f / std::sqrt((float)step.head_dim)};
+}
+
+// Chunks of several tokens: their keys and values are packed, then tiles of rows go to whoever is free.
+inline void attend_spans(const Work& work, const Layer& layer) {
+  const Plan& plan = work.step.plans[layer.plan];
+  const int64_t kv_heads = work.step.kv_heads;
+  bf16* packed = work.shared.packed.data();
+  for (int64_t i = 0, done = 0; i < plan.num_spans; ++i) {
+    const Prefill call = prefill_of(work, layer, plan.spans[i]);
+    int64_t first, last;
+    share(kv_heads * call.panels(), first, last);
+    for (int64_t item = first; item < last; ++item) pack_item(call, item, packed + done);
+    done += call.room();
+  }
+  work.team.meet();
+  int64_t span = 0, begun = 0, done = 0;
+  for (int64_t item = work.team.take(); span < plan.num_spans;) {
+    const Prefill call = prefill_of(work, layer, plan.spans[span]);
+    if (item - begun < kv_heads * call.tiles()) {
+      attend_item(call, item - begun, packed + done, work.scratch);
+      item = work.team.take();
+    } else {
+      begun += kv_heads * call.tiles(), done += call.room(), ++span;
+    }
+  }
+}
+
+inline void attend_rows(const Work& work, const Layer& layer) {
+  const Step& step = work.step;
+  const Plan& plan = step.plans[layer.plan];
+  const Decode call{work.shared.qkv.data(), step.qkv_width(), layer.cache, plan.decode_blocks,
+                    plan.max_blocks, plan.decode_lengths, work.shared.attended.data(), step.heads,
+                    step.kv_heads, step.head_dim, step.block_size, plan.window,
+                    1.0f / std::sqrt((float)step.head_dim)};
+  const int64_t items = plan.num_decode * step.kv_heads;
+  for (int64_t item = work.team.take(); item < items; item = work.team.take())
+    attend(call, item / step.kv_heads, item % step.kv_heads, work.scratch);
+  if (plan.num_decode) work.team.meet();
+}
+
+// x += o(attention(norm(x)))
+inline void attention_half(const Work& work, const Layer& layer) {
+  project_heads(work, layer);
+  attend_rows(work, layer);
+  if (work.step.plans[layer.plan].num_spans) {
+    attend_spans(work, layer);
+    work.team.meet();
+  }
+  const Product o =
+      product(work, layer.o, work.shared.attended.data(), work.step.x, work.step.x);
+  int64_t first, last;
+  share(layer.o.out / kColumns, first, last);
+  o.blocks(first, last);
+  work.team.meet();
+}
+
+// x += down(silu(gate) * up); a thread computes the same columns of gate and up.
+inline void mlp_half(const Work& work, const Layer& layer) {
+  const Step& step = work.step;
+  const int64_t inner = layer.down.in;
+  const bf16* normed = normalize(work, layer.mlp_norm);
+  bf16 *gate_up = work.shared.gate_up.data(), *gated = work.shared.gated.data();
+  const Product both = product(work, layer.gate_up, normed, nullptr, gate_up);
+  int64_t first, last;
+  share(inner / kColumns, first, last);
+  for (int64_t block = first; block < last; ++block)
+    for (int64_t row = 0; row < step.rows; row += kMaxRows) {
+      both.tile(row, block);
+      both.tile(row, block + inner / kColumns);
+      for (int64_t r = row; r < step.rows && r < row + kMaxRows; ++r) {
+        const bf16* gates = gate_up + r * 2 * inner + block * kColumns;
+        gate(gates, gates + inner, gated + r * inner + block * kColumns, kColumns);
+      }
+    }
+  work.team.meet();
+  const Product down = product(work, layer.down, gated, step.x, step.x);
+  share(layer.down.out / kColumns, first, last);
+  down.blocks(first, last);
+  work.team.meet();
+}
+
+// Makes the shared room large enough for every layer; returns the most inputs of any linear.
+inline int64_t fit(SharedRoom& room, const Step& step, const Layer* layers) {
+  int64_t widest = step.hidden, inner = 0, rank = 0, factors = 0, packed = 0;
+  for (int64_t i = 0; i < step.num_layers; ++i) {
+    const Layer& layer = layers[i];
+    if (layer.down.in > inner) inner = layer.down.in;
+    for (const Packed* w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      if (w->in > widest) widest = w->in;
+      if (w->rank > rank) rank = w->rank;
+      if (w->rank * w->out > factors) factors = w->rank * w->out;
+    }
+  }
+  for (int64_t i = 0; i < step.plans[0].num_spans; ++i) {
+    const Span& span = step.plans[0].spans[i];
+    const int64_t panels = (span.context + span.stop - span.start + kColumns - 1) / kColumns;
+    packed += 2 * step.kv_heads * panels * kColumns * step.head_dim;
+  }
+  room.fit(step.rows, widest);
+  grow(room.qkv, step.rows * step.qkv_width());
+  grow(room.attended, step.rows * step.width());
+  grow(room.gate_up, step.rows * 2 * inner);
+  grow(room.gated, step.rows * inner);
+  grow(room.packed, packed);
+  if (!step.slots) return widest;
+  grow(room.projected, step.rows * rank);
+  if (step.rows <= kPackedRows) return widest;
+  grow(room.rounded, step.rows * rank);
+  grow(room.factors, step.num_present * factors);
+  return widest;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Runs all layers over the rows of a step: reads and writes the caches, changes step->x.
+void EXPORT(run_layers)(const Layer* layers, const Step* step, int threads) {
+  static thread_local SharedRoom shared;
+  const int64_t widest = fit(shared, *step, layers);
+  Team team;
+  SharedRoom& room = shared;  // That of the calling thread, in all threads.
+#pragma omp parallel num_threads(threads)
+  {
+    static thread_local Room own;
+    static thread_local Scratch scratch;
+    if (step->rows <= kPrivateRows) own.fit(step->rows, widest);
+    const Work work{*step, team, room, own, scratch};
+    for (int64_t i = 0; i < step->num_layers; ++i) {
+      attention_half(work, layers[i]);
+      mlp_half(work, layers[i]);
+    }
+  }
+}
+
+}  // extern "C"

@@ -1,0 +1,80 @@
+"""A step in one call of the kernels against the same step operation by operation."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from collm.model.fused import can_fuse, make_forward
+from collm.ops.native import library
+from factories.checkpoints import FAMILIES, tiny_checkpoint
+from factories.engines import build_engine, random_adapter, random_tokens, teacher_forced_logits
+
+PATHS = [path for path in library.paths() if path != "torch"]
+needs_kernels = pytest.mark.skipif(not PATHS, reason="no kernels are built, or this CPU runs none")
+HEADS = {"head_dim": 32}
+PROMPTS = [random_tokens(n, seed=n) for n in (29, 1, 2, 17, 5, 8, 12, 3, 40)]
+
+
+@pytest.fixture(params=PATHS)
+def path(request):
+    """Compute each test on every path that this CPU has."""
+    usual = library.path()
+    library.choose(request.param)
+    yield request.param
+    library.choose(usual)
+
+
+def both_ways(folder, chunk, models=None):
+    """Logits of all prompts by one call for all layers, and operation by operation."""
+    engine = build_engine(folder, dtype=torch.bfloat16, block_size=8)
+    for index in range(2):
+        engine.publish(f"a{index}", "1", random_adapter(engine.spec, seed=index, scale=0.1))
+    assert can_fuse(engine.decoder, engine.caches)
+    forward = make_forward(engine.decoder, engine.caches, engine.bank)
+    fused = teacher_forced_logits(engine, PROMPTS, chunk=chunk, models=models, forward=forward)
+    return fused, teacher_forced_logits(engine, PROMPTS, chunk=chunk, models=models)
+
+
+def assert_same(fused, plain):
+    """Sums are rounded to bfloat16 at other places, so a few logits of size one move a little."""
+    fused, plain = torch.cat(fused), torch.cat(plain)
+    assert (fused - plain).abs().mean() < 0.02 * plain.abs().mean()
+    assert_close(fused, plain, atol=0.25, rtol=0.0)
+
+
+@needs_kernels
+@pytest.mark.parametrize("chunk", [1, 7, 10_000])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_equal_those_of_single_operations(family, chunk, path, tmp_path):
+    assert_same(*both_ways(tiny_checkpoint(tmp_path, family, **HEADS), chunk))
+
+
+@needs_kernels
+@pytest.mark.parametrize("chunk", [1, 3, 10_000])
+def test_rows_of_different_adapters_share_a_step(chunk, path, tmp_path):
+    models = ["a0", "base", "a1", "a1", "base", "a0", "a0", "base", "a1"]
+    folder = tiny_checkpoint(tmp_path, "llama", **HEADS)
+    fused, plain = both_ways(folder, chunk, models)
+    assert_same(fused, plain)
+    bare, _ = both_ways(folder, chunk)
+    for index, model in enumerate(models):
+        changed = (fused[index] - bare[index]).abs().mean()
+        assert (changed > 0.02) == (model != "base"), (model, changed)
+
+
+@needs_kernels
+def test_biases_and_windows_are_part_of_a_step(path, tmp_path):
+    fields = {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}
+    assert_same(*both_ways(tiny_checkpoint(tmp_path, "llama", **HEADS, **fields), 9))
+
+
+@needs_kernels
+@pytest.mark.parametrize("fields", [{}, {**HEADS, "hidden_act": "gelu_pytorch_tanh"}])
+def test_models_that_the_kernels_cannot_compute_keep_to_single_operations(fields, tmp_path):
+    engine = build_engine(tiny_checkpoint(tmp_path, "llama", **fields), dtype=torch.bfloat16)
+    assert not can_fuse(engine.decoder, engine.caches)
+
+
+def test_float32_keeps_to_single_operations(tmp_path):
+    engine = build_engine(tiny_checkpoint(tmp_path, "llama", **HEADS))
+    assert not can_fuse(engine.decoder, engine.caches)
