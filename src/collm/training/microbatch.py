@@ -8,6 +8,11 @@ from torch import Tensor
 
 from collm.gate.config import GENERAL
 from collm.training.attention import PackedAttention, pack_attention
+from collm.training.native_attention import (
+    NativeAttention,
+    can_attend_natively,
+    span_attention,
+)
 from collm.training.samples import TokenSample
 
 _MIN_PREFIX = 8
@@ -60,8 +65,14 @@ class MicroBatch:
         """Positions that the loss counts."""
         return self.targets.shape[0]
 
-    def attention(self, window: int | None, dtype: torch.dtype) -> PackedAttention:
+    def attention(
+        self, window: int | None, dtype: torch.dtype, head_dim: int
+    ) -> PackedAttention | NativeAttention:
         """Return which rows attend to which in layers with this sliding window."""
+        if can_attend_natively(dtype, head_dim):
+            return span_attention(
+                self.num_prefix, self.lengths, window, without_prefix=self.without_prefix
+            )
         return pack_attention(
             self.num_prefix,
             self.lengths,

@@ -117,7 +117,7 @@ class Pass:
         rotation = decoder.rotary.rows(batch.positions)
         dtype = self._hidden.dtype
         attends = {
-            window: batch.attention(window, dtype).attend
+            window: batch.attention(window, dtype, decoder.spec.head_dim).attend
             for window in set(decoder.spec.sliding_windows)
         }
         halves: list[Callable[[Tensor], Tensor]] = []

@@ -39,6 +39,14 @@ _ARGUMENTS: Mapping[str, list[Any]] = {
         *[_POINTER, _SIZE, _POINTER, _POINTER, _SIZE, _POINTER, _POINTER],
         *[*[_SIZE] * 6, _FLOAT, _INT],
     ],
+    "training_attention": [
+        *[_POINTER, _SIZE, *[_POINTER] * 4, *[_SIZE] * 6],
+        *[_POINTER, _POINTER, _INT],
+    ],
+    "training_attention_back": [
+        *[_POINTER, _SIZE, *[_POINTER] * 4, *[_SIZE] * 6],
+        *[*[_POINTER] * 6, _INT],
+    ],
     "run_layers": [_POINTER, _POINTER, _INT],
     "prefill_attention": [_POINTER, _SIZE, *[_POINTER] * 3, *[_SIZE] * 7, _FLOAT, _INT],
 }

@@ -6,3 +6,4 @@
 #include "elementwise.h"
 #include "exports_linear.h"
 #include "layers.h"
+#include "training_attention.h"

@@ -1,0 +1,68 @@
+"""The kernels' attention of training against the plain one in double precision."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from collm.ops.native import library
+from collm.training.attention import pack_attention
+from collm.training.native_attention import can_attend_natively, span_attention
+
+PATHS = [path for path in library.paths() if path != "torch"]
+pytestmark = pytest.mark.skipif(not PATHS, reason="no kernels are built, or this CPU runs none")
+ROUNDED = {"atol": 3e-2, "rtol": 3e-2, "check_dtype": False}
+"""Results, and the weights and gradients of scores on the way, are rounded to bfloat16's 8 bits."""
+
+
+@pytest.fixture(params=PATHS, autouse=True)
+def path(request):
+    """Compute each test on every path that this CPU has."""
+    usual = library.path()
+    library.choose(request.param)
+    yield request.param
+    library.choose(usual)
+
+
+def randn(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+@pytest.mark.parametrize("window", [None, 1, 9, 40])
+@pytest.mark.parametrize(
+    ("num_prefix", "lengths", "without_prefix"),
+    [
+        (0, [1], set()),
+        (0, [70, 2, 33], set()),
+        (12, [1, 40, 9], set()),
+        (37, [50, 5, 31, 8], {1, 2}),
+        (9, [4], {0}),
+    ],
+)
+@pytest.mark.parametrize(("group", "head_dim"), [(3, 64), (1, 32), (4, 128)])
+def test_outputs_and_gradients_equal_the_plain_ones(
+    num_prefix, lengths, without_prefix, window, group, head_dim
+):
+    num_kv_heads, num_padding = 2, 3
+    num_heads, num_rows = num_kv_heads * group, num_prefix + sum(lengths) + num_padding
+    # Queries lie between others in one buffer, as the fused projection leaves them.
+    wide = randn(num_rows, num_heads + 2, head_dim, seed=0)
+    q = wide[:, :num_heads].detach().requires_grad_()
+    kv = randn(num_rows, 2, num_kv_heads, head_dim, seed=1).requires_grad_()
+    weight = randn(num_rows, num_heads * head_dim, seed=2)
+    spans = span_attention(num_prefix, lengths, window, without_prefix=without_prefix)
+    out = spans.attend(q, kv)
+    grads = torch.autograd.grad(out, (q, kv), weight)
+
+    plain = pack_attention(
+        num_prefix, lengths, num_rows, window, torch.float64, without_prefix=without_prefix
+    )
+    q64, kv64 = (t.detach().double().requires_grad_() for t in (q, kv))
+    expected = plain.attend(q64, kv64)
+    assert_close(out, expected, **ROUNDED)
+    assert_close(grads, torch.autograd.grad(expected, (q64, kv64), weight.double()), **ROUNDED)
+
+
+def test_other_dtypes_and_head_sizes_keep_to_torch():
+    assert can_attend_natively(torch.bfloat16, 64)
+    assert not can_attend_natively(torch.float32, 64)
+    assert not can_attend_natively(torch.bfloat16, 80)
