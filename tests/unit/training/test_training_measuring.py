@@ -6,6 +6,7 @@ from transformers import AutoModelForCausalLM
 
 from collm.gate.exact_match import MAX_ANSWER_TOKENS
 from collm.lora.layout import lora_layout
+from collm.pacing.quanta import QuantumKind
 from collm.training.base_version import fresh_state
 from collm.training.measuring import Limits, Measured, Meter, mean_of
 from collm.training.microbatch import pack
@@ -81,3 +82,12 @@ def test_mean_counts_the_short_answers_among_its_samples():
     mean = mean_of([Measured(1.0, True), Measured(2.0, None), Measured(6.0, False)])
     assert (mean.loss, mean.num_samples) == (3.0, 3)
     assert (mean.exact.num_exact, mean.exact.num_answers) == (1, 2)
+
+
+def test_sizes_leave_room_below_the_longest_quantum_wanted():
+    class SecondsPerThousand:
+        def max_size(self, kind, limit_s):
+            return int(limit_s * 1_000)
+
+    limits = Limits(SecondsPerThousand(), 0.1, 1_000)
+    assert limits.max_tokens() == limits.max_loss_rows(QuantumKind.LOSS) == 85
