@@ -49,7 +49,8 @@ class OneRound:
     """Learning together, of which the first round is done."""
 
     def status(self) -> dict[str, Any]:
-        return {"intents": {"active": "intents@1", "rounds": [{"round": 1, "status": "done"}]}}
+        rounds = [{"round": 1, "status": "done"}]
+        return {"intents": {"active": "intents@1", "pause": None, "rounds": rounds}}
 
     async def roll_back(self, adapter: str) -> Spread:
         return Spread(version=BASE, reached=(REPLICA,), missed={})

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +13,14 @@ from collm.cluster.members import Members
 from collm.cluster.round_config import RoundConfig
 from collm.cluster.round_machine import RoundMachine
 from collm.cluster.round_path import RoundObserver
-from collm.cluster.round_rules import Cast, choose_members
+from collm.cluster.round_rules import Cast, choose_members, why_left_out
 from collm.cluster.spreading import CatchUp, Spread, Spreader, Target
 from collm.cluster.timing import Timing
 from collm.errors import CollmError, UnknownAdapterError
 from collm.federated.rounds import RoundPlan, RoundStatus
 from collm.store.front_folder import FrontFolder
 from collm.store.rounds import MemberRecord, RoundRecord
-from collm.types import BASE, VersionId
+from collm.types import BASE, ReplicaSnapshot, VersionId
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.25
@@ -176,8 +176,8 @@ class Coordinator:
     async def _plan(self, config: RoundConfig) -> RoundRecord | None:
         """Put the next round on record; return ``None`` while too few replicas are there."""
         base_version = self._folder.decisions.active().get(config.adapter)
-        base = None if base_version is None else self._folder.versions.get(base_version)
-        cast = self._cast(config, base.base_digest if base else None)
+        live = self._members.live()
+        cast = self._cast(config, base_version, live)
         if cast is None:
             return None
         plan = RoundPlan(
@@ -196,13 +196,21 @@ class Coordinator:
             plan=plan.to_json(),
             base_digest=cast.base_digest,
             members=plan.members,
+            results={"planning": {"left_out": why_left_out(live, cast)}},
         )
 
-    def _cast(self, config: RoundConfig, base_digest: str | None) -> Cast | None:
-        live, wanted = self._members.live(), self._wanted(config.adapter)
+    def _cast(
+        self,
+        config: RoundConfig,
+        base_version: VersionId | None,
+        live: Mapping[str, ReplicaSnapshot],
+    ) -> Cast | None:
+        base = None if base_version is None else self._folder.versions.get(base_version)
+        digest = None if base is None else base.base_digest
+        wanted = self._wanted(config.adapter)
         chosen = {name: snapshot for name, snapshot in live.items() if name in wanted}
-        return choose_members(chosen, base_digest, config.min_members) or choose_members(
-            live, base_digest, config.min_members
+        return choose_members(chosen, digest, config.min_members) or choose_members(
+            live, digest, config.min_members
         )
 
     async def _abandon_unconfigured(self) -> None:
@@ -215,13 +223,29 @@ class Coordinator:
 
     def _adapter_status(self, adapter: str, active: VersionId | None) -> dict[str, Any]:
         journal = self._folder.rounds
+        records = journal.latest(adapter, _SHOWN_ROUNDS)
+        is_between = not records or records[0].ended_at_s is not None
         return {
             "active": active,
+            "pause": self._why_paused(adapter, active) if is_between else None,
             "rounds": [
-                _round_status(record, journal.members(adapter, record.round))
-                for record in journal.latest(adapter, _SHOWN_ROUNDS)
+                _round_status(record, journal.members(adapter, record.round)) for record in records
             ],
         }
+
+    def _why_paused(self, adapter: str, active: VersionId | None) -> str | None:
+        """Return what keeps an adapter's next round from beginning, for people."""
+        config = next((one for one in self._configs if one.adapter == adapter), None)
+        if config is None:
+            return "it is not learned together any more"
+        if self._has_ended(config):
+            return f"all {config.max_rounds} rounds are done"
+        live = self._members.live()
+        if self._cast(config, active, live) is None:
+            return (
+                f"a round needs {config.min_members} replicas of one base model; {len(live)} answer"
+            )
+        return None
 
 
 def _wait_after(record: RoundRecord, backoff: Backoff) -> float:

@@ -127,6 +127,24 @@ def choose_members(
     return Cast(members, base_digest)
 
 
+def why_left_out(snapshots: Mapping[str, ReplicaSnapshot], cast: Cast) -> dict[str, str]:
+    """Return why live replicas are not asked, for people, by replica.
+
+    Args:
+        snapshots: The live replicas.
+        cast: Who is asked.
+    """
+    reasons = {}
+    for name in sorted(snapshots.keys() - set(cast.members)):
+        if snapshots[name].is_draining:
+            reasons[name] = "it is about to stop"
+        elif snapshots[name].base_digest != cast.base_digest:
+            reasons[name] = "it serves another base model"
+        else:
+            reasons[name] = "the allocation has it do other work"
+    return reasons
+
+
 def is_behind(active: VersionId | None, target: VersionId) -> bool:
     """Return whether a replica that serves ``active`` shall be brought to ``target``.
 

@@ -103,6 +103,7 @@ class RoundJournal:
         plan: Mapping[str, Any],
         base_digest: str,
         members: Iterable[str],
+        results: Mapping[str, Any] | None = None,
     ) -> RoundRecord:
         """Keep a new round, with all its members' parts open.
 
@@ -113,6 +114,7 @@ class RoundJournal:
             plan: What members are asked, as JSON has it.
             base_digest: Digest of the base model that they serve.
             members: Their names.
+            results: What planning found, by its name, as JSON has it.
 
         Raises:
             AdapterError: The adapter's name is not allowed.
@@ -123,9 +125,18 @@ class RoundJournal:
         try:
             with self._database.transaction() as connection:
                 connection.execute(
-                    "INSERT INTO rounds (adapter, round, status, plan, base_digest, started_at_s) "
-                    "VALUES (?, ?, ?, ?, ?, ?)",
-                    (adapter, number, status, to_json(plan), base_digest, self._now_s()),
+                    "INSERT INTO rounds "
+                    "(adapter, round, status, plan, base_digest, results, started_at_s) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        adapter,
+                        number,
+                        status,
+                        to_json(plan),
+                        base_digest,
+                        to_json(results or {}),
+                        self._now_s(),
+                    ),
                 )
                 connection.executemany(
                     "INSERT INTO round_members (adapter, round, member, outcome) "

@@ -261,6 +261,37 @@ def test_status_shows_versions_rounds_and_members(
     assert shown["members"][0]["report"]["num_tokens"] == 100
 
 
+def test_round_has_on_record_who_was_not_asked_and_why(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    cluster.members["c"] = FakeMember("c")
+    cluster.members["d"] = FakeMember("d", base_digest="other")
+    wanting = coordinator(cluster, folder, TIMING, CONFIG, wanted=("a", "b"))
+    run_until(wanting, lambda: len(statuses(folder)) == 1)
+    assert folder.rounds.get(ADAPTER, 1).results["planning"]["left_out"] == {
+        "c": "the allocation has it do other work",
+        "d": "it serves another base model",
+    }
+
+
+def test_status_says_what_keeps_the_next_round_from_beginning(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    running = coordinator(cluster, folder, TIMING, CONFIG)
+
+    def pause() -> str | None:
+        shown = running.status()[ADAPTER]["pause"]
+        assert shown is None or isinstance(shown, str)
+        return shown
+
+    assert pause() is None
+    cluster.members["b"].is_live = False
+    assert pause() == "a round needs 2 replicas of one base model; 1 answer"
+    cluster.members["b"].is_live = True
+    run_until(running, lambda: statuses(folder) == ["done"] * 2)
+    assert pause() == "all 2 rounds are done"
+
+
 def test_members_are_of_the_base_model_that_the_adapter_was_made_for(
     folder: FrontFolder, cluster: FakeCluster
 ) -> None:

@@ -12,6 +12,7 @@ from collm.cluster.round_rules import (
     newest_updates,
     next_move,
     num_needed,
+    why_left_out,
 )
 from collm.store.rounds import MemberOutcome, MemberRecord
 from collm.types import BASE, VersionId
@@ -113,6 +114,10 @@ def test_members_serve_one_base_model_and_are_there_to_stay() -> None:
     cast = choose_members(live, None, 2)
     assert cast is not None
     assert (cast.members, cast.base_digest) == (("a", "d"), DIGEST)
+    assert why_left_out(live, cast) == {
+        "b": "it serves another base model",
+        "c": "it is about to stop",
+    }
     other = choose_members(live, "other", 1)
     assert other is not None
     assert other.members == ("b",)
