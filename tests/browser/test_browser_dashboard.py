@@ -36,7 +36,7 @@ def front():
 
 
 class Rounds:
-    """Two rounds, in one of which a member was late."""
+    """A round with a late member and a replica that was not asked; the next one does not begin."""
 
     def status(self):
         def member(name, **changes):
@@ -58,10 +58,14 @@ class Rounds:
             "candidate": "clinc@3",
             "started_at_s": 1_700_000_000.0,
             "ended_at_s": 1_700_000_030.0,
-            "results": {"gate": {"increase": -0.125, "num_samples": 256}},
+            "results": {
+                "planning": {"left_out": {"r2": "it serves another base model"}},
+                "gate": {"increase": -0.125, "num_samples": 256},
+            },
             "members": [member("r0"), member("r1", **late)],
         }
-        return {"clinc": {"active": "clinc@3", "rounds": [row]}}
+        pause = "a round needs 2 replicas of one base model; 1 answer"
+        return {"clinc": {"active": "clinc@3", "pause": pause, "rounds": [row]}}
 
     async def roll_back(self, adapter):
         raise AssertionError("not asked for here")
@@ -90,11 +94,14 @@ def test_every_part_shows_its_facts(browser, front):
     rounds = page.text("#round-list")
     assert "late" in rounds
     assert "had not finished" in rounds
+    assert "it serves another base model" in rounds
+    assert "The next round of clinc does not begin: a round needs 2" in rounds
     assert "loss 1.250 → 0.750" in rounds
     assert "-0.1250" in rounds
     decisions = page.text("#decision-list")
     assert "better on held-out samples" in decisions
     assert "0.500" in decisions
+    assert "-0.2000" in decisions
     assert "50 % → 75 %" in decisions
     versions = page.js(
         "[...document.querySelectorAll('#adapters tbody tr')].map((row) => row.innerText)"
@@ -343,6 +350,24 @@ def test_hours_of_frames_do_not_grow_the_page(browser, filled_front):
            })"""
     )
     assert counted == [300, 19_999]
+
+
+def test_lines_are_not_drawn_over_a_time_without_frames(browser, filled_front):
+    page = opened(browser, filled_front.url)
+    shown = page.js(
+        """import('/dashboard/assets/store.js').then(({ Store }) => {
+             const store = new Store();
+             const frames = [1, 2, 3, 60, 61].map((at) => ({ at, rows: { '': [at] } }));
+             const tier = { period_s: 1, num_frames: 300, frames };
+             store.setHistory({ fields: ['x'], tiers: [tier] });
+             const before = [store.times(0), store.series(0, 'x')];
+             store.addFrame({ tier: 0, frame: { at: 303, rows: { '': [303] } } });
+             return [...before, store.times(0)];
+           })"""
+    )
+    assert shown[0] == [1, 2, 3, 4, 60, 61]
+    assert shown[1] == [1, 2, 3, None, 60, 61]
+    assert shown[2] == [4, 60, 61, 62, 303]  # what is older than the span is gone
 
 
 def test_first_tab_leads_past_the_header(browser, front):

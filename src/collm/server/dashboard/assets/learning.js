@@ -6,6 +6,7 @@ import { loss, moment, percent } from "./format.js";
 
 const COLOURS = ["--first", "--second", "--third", "--fourth"];
 const MAX_LINES = COLOURS.length;
+const FAILED = ["refused", "abandoned"]; // rounds whose candidate was not promoted
 
 export class LearningView {
   constructor(store, onRollback) {
@@ -81,7 +82,8 @@ class Panel {
     const hasLoss = this.draw(this.charts.loss, tier, replicas, isAlone,
       ["served", "shadow"], marks);
     this.charts.loss.subtitle.textContent = hasLoss ? "nats per token" : "not measured yet";
-    this.charts.loss.place.hidden = !hasLoss; // no axis of made-up values
+    // No axis of made-up values.
+    this.charts.loss.place.hidden = this.charts.loss.legend.hidden = !hasLoss;
     // Without short answers there is nothing to say about them.
     const hasExact = this.draw(this.charts.exact, tier, replicas, isAlone,
       ["served_exact", "shadow_exact"], marks);
@@ -149,12 +151,13 @@ class Panel {
     const promoted = new Map(facts.decisions.filter(({ kind }) => kind === "promotion").map(
       ({ version, numbers }) => [version, numbers]));
     const rounds = this.store.facts.rounds[this.name]?.rounds ?? [];
-    const refused = new Set(rounds.filter(({ status }) => status === "refused").map(
-      ({ candidate }) => candidate));
-    show(this.versions, table(
-      `Versions of ${this.name}, newest first; ratings are the mean of the latest feedback`, [
+    const failed = new Map(rounds.filter(({ status }) => FAILED.includes(status)).map(
+      ({ candidate, status }) => [candidate, status]));
+    show(this.versions, table(`Versions of ${this.name}, newest first; losses and exact match are `
+      + "means over replicas, ratings over the latest feedback", [
       { name: "Version" }, { name: "State" }, { name: "Held-out loss", kind: "number" },
-      { name: "Exact match", kind: "number" }, { name: "User rating", kind: "number" }, { name: "Published", kind: "tight" },
+      { name: "Exact match", kind: "number" }, { name: "User rating", kind: "number" },
+      { name: "Published", kind: "tight" },
       { name: "Rank", kind: "number" },
     ], facts.versions.map((one) => {
       const then = promoted.get(one.version) ?? {};
@@ -163,7 +166,7 @@ class Panel {
       const rating = this.store.facts.ratings[one.version];
       return [
         one.version,
-        el("span", {}, stateOf(one, refused), one.is_pinned ? [" ", chip("pinned")] : null),
+        el("span", {}, stateOf(one, failed), one.is_pinned ? [" ", chip("pinned")] : null),
         loss(now.loss),
         percent(now.exact),
         rating ? `${percent(rating.mean)} of ${rating.num}` : "–",
@@ -175,9 +178,9 @@ class Panel {
 }
 
 /** Say where a version is active; a replica that serves alone has no name. */
-function stateOf({ version, active_on: activeOn }, refused) {
+function stateOf({ version, active_on: activeOn }, failed) {
   if (activeOn.length === 0) {
-    return refused.has(version) ? chip("✕ refused", "warn") : chip("kept");
+    return failed.has(version) ? chip(`✕ ${failed.get(version)}`, "warn") : chip("kept");
   }
   const names = activeOn.filter(Boolean).join(", ");
   return chip(names ? `● active on ${names}` : "● active", "good");

@@ -20,17 +20,21 @@ const known = (value) => value !== null && value !== undefined;
 // Rounds
 
 export function showRounds(facts) {
-  const adapters = Object.entries(facts.rounds).filter(([, one]) => one.rounds.length > 0);
+  const adapters = Object.entries(facts.rounds).filter(
+    ([, one]) => one.rounds.length > 0 || one.pause);
   const isAlone = facts.replicas === null;
   show(byId("round-list"), adapters.length === 0
     ? empty(isAlone ? "A replica that serves alone learns alone; rounds need two or more replicas."
       : "No round yet. Rounds are set in cluster.rounds, and begin when enough replicas are there.")
-    : adapters.map(([name, { rounds }]) => el("div", { class: "card" }, roundTable(name, rounds))));
+    : adapters.map(([name, { rounds, pause }]) => el("div", { class: "card" },
+      pause ? el("p", { class: "lead" }, chip("❚❚ no round", "warn"),
+        ` The next round of ${name} does not begin: ${pause}.`) : null,
+      rounds.length > 0 ? roundTable(name, rounds, facts.replicas ?? []) : null)));
 }
 
-function roundTable(adapter, rounds) {
+function roundTable(adapter, rounds, replicas) {
   return table(`Rounds of ${adapter}, newest first`, [
-    { name: "Round", kind: "tight" }, { name: "State" }, { name: "From → to", kind: "tight" },
+    { name: "Round", kind: "tight" }, { name: "State", kind: "medium" }, { name: "From → to", kind: "tight" },
     { name: "Members", kind: "wide" }, { name: "Loss change", kind: "number" },
     { name: "Samples", kind: "number" }, { name: "Began", kind: "tight" },
     { name: "Took", kind: "number" },
@@ -41,7 +45,8 @@ function roundTable(adapter, rounds) {
       el("span", {}, state(ROUND_KINDS, round.status),
         round.reason ? el("div", { class: "sub" }, round.reason.replaceAll("_", " ")) : null),
       `${round.base_version ?? "base"} → ${round.candidate ?? "–"}`,
-      el("ul", { class: "members" }, round.members.map((part) => memberItem(part, round))),
+      el("ul", { class: "members" }, round.members.map((part) => memberItem(part, round)),
+        notAsked(round, replicas)),
       signed(gate.increase),
       integer(gate.num_samples),
       moment(round.started_at_s),
@@ -64,6 +69,17 @@ function memberItem({ member, outcome, reason, report, used_in: usedIn }, { cand
     told.length ? el("span", { class: "sub" }, ` ${told.join(", ")}`) : null);
 }
 
+/** Replicas that were not asked, and why; those that did not answer then are not on record. */
+function notAsked(round, replicas) {
+  const { left_out: leftOut } = round.results.planning ?? {};
+  if (!leftOut) return [];
+  const asked = new Set(round.members.map(({ member }) => member));
+  const silent = replicas.map(({ id }) => id).filter((id) => !asked.has(id) && !(id in leftOut));
+  return [...Object.entries(leftOut), ...silent.map((id) => [id, "it did not answer then"])].map(
+    ([name, reason]) => el("li", {}, `${name} `, chip("– not asked"),
+      el("span", { class: "sub" }, ` ${reason}`)));
+}
+
 // Gate decisions
 
 export function showDecisions(facts) {
@@ -74,7 +90,8 @@ export function showDecisions(facts) {
   const columns = [
     { name: "When", kind: "tight" }, { name: "Decision" }, { name: "Adapter" },
     ...(hasReplicas ? [{ name: "Replica" }] : []),
-    { name: "Candidate loss", kind: "number" }, { name: "Served loss", kind: "number" },
+    { name: "Served loss", kind: "number" }, { name: "Candidate loss", kind: "number" },
+    { name: "Change", kind: "number" },
     ...(hasExact ? [{ name: "Exact match", kind: "number" }] : []),
     { name: "Evidence", kind: "number" }, { name: "Samples", kind: "number" },
     { name: "Why", kind: "wide" },
@@ -82,7 +99,8 @@ export function showDecisions(facts) {
   show(byId("decision-list"), rows.length === 0
     ? empty("The gate has not decided anything yet.")
     : el("div", { class: "card" }, table(
-      "Latest decisions; evidence is the e-value for better, loss in nats per token", columns,
+      "Latest decisions; losses in nats per token, changes of rounds with their standard error, "
+      + "evidence as the e-value for better", columns,
       rows.map((row) => decisionRow(row, hasReplicas, hasExact)))));
 }
 
@@ -93,18 +111,39 @@ function decisionRow(decision, hasReplicas, hasExact) {
     state(DECISION_KINDS, kind),
     version ?? adapter,
     ...(hasReplicas ? [replica ?? "–"] : []),
-    known(numbers.candidate_loss) ? loss(numbers.candidate_loss)
-      : known(numbers.increase) ? signed(numbers.increase) : "–",
     loss(numbers.active_loss),
+    loss(numbers.candidate_loss),
+    lossChange(numbers),
     ...(hasExact ? [exactChange(numbers)] : []),
     known(numbers.evidence) ? number(numbers.evidence, 1) : "–",
     integer(numbers.num_samples),
-    reason,
+    el("span", {}, reason, slices(decision)),
   ];
+}
+
+/** What the loss of a candidate is more than that of what was served. */
+function lossChange({ increase, standard_error: error, candidate_loss: candidate,
+  active_loss: served }) {
+  if (known(increase)) return `${signed(increase)}${known(error) ? ` ± ${error.toFixed(3)}` : ""}`;
+  return known(candidate) && known(served) ? signed(candidate - served) : "–";
 }
 
 const exactChange = ({ active_exact_match: served, candidate_exact_match: candidate }) =>
   (known(candidate) ? `${percent(served)} → ${percent(candidate)}` : "–");
+
+/** By slice of the held-out samples: the change, the most that is allowed, and of how many. */
+function slices({ decided_at_s: at, replica, numbers }) {
+  const found = Object.entries(numbers.slices ?? {});
+  if (found.length === 0) return null;
+  return el("details", {},
+    el("summary", { "data-key": `slices-${at}-${replica}` }, "By slice"),
+    el("ul", { class: "reasons" }, found.map(([name, { n, increase, sum_d: sum, bound }]) => {
+      const change = increase ?? (n > 0 ? sum / n : null);
+      const isOver = known(change) && change > bound;
+      return el("li", {}, `${name} ${signed(change)} of ${n}, allowed +${bound.toFixed(3)} `,
+        isOver ? chip("▲ over", "warn") : null);
+    })));
+}
 
 // Jobs
 
@@ -115,14 +154,14 @@ export function showJobs(facts, frame) {
   if (jobs.length === 0) return show(place, empty("No fine-tuning job yet."));
   const hasReplicas = facts.replicas !== null;
   return show(place, el("div", { class: "card" }, table("Fine-tuning jobs, newest first", [
-    { name: "Adapter" }, { name: "State" }, { name: "Progress" },
+    { name: "Adapter" }, { name: "State" }, { name: "Progress", kind: "medium" },
     { name: "Training loss", kind: "number" }, { name: "Tokens", kind: "number" },
     ...(hasReplicas ? [{ name: "Replica" }] : []), { name: "Made", kind: "tight" },
     { name: "Job", kind: "tight" },
-  ], jobs.map((job) => jobRow(job, frame, hasReplicas)))));
+  ], jobs.map((job) => jobRow(job, frame, facts)))));
 }
 
-function jobRow(job, frame, hasReplicas) {
+function jobRow(job, frame, { replicas, rounds }) {
   const here = frame?.learning[job.adapter] ?? {};
   const live = job.finished_at === null ? here[job.replica] ?? Object.values(here)[0] : undefined;
   const step = live?.step;
@@ -139,8 +178,8 @@ function jobRow(job, frame, hasReplicas) {
     progress,
     loss(live?.training),
     integer(Math.max(job.trained_tokens, live?.tokens ?? 0)),
-    ...(hasReplicas ? [job.replica ?? "–"] : []),
-    job.version ?? "nothing yet",
+    ...(replicas === null ? [] : [job.replica ?? "–"]),
+    job.version ?? (job.adapter in rounds ? "its part of rounds" : "nothing yet"),
     job.id,
   ];
 }

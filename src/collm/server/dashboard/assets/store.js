@@ -1,5 +1,8 @@
 // What was received: the latest frames of each resolution, as many as the server keeps.
 
+const GAP_PERIODS = 4; // so many without a frame, and lines are not drawn across
+const NOTHING = { rows: {}, missing: [], learning: {} };
+
 export class Store {
   constructor() {
     this.fields = [];
@@ -14,14 +17,24 @@ export class Store {
     this.tiers = history.tiers.map((tier) => ({
       periodS: tier.period_s,
       numFrames: tier.num_frames,
-      frames: tier.frames,
+      frames: [],
     }));
+    history.tiers.forEach(({ frames }, tier) => {
+      for (const frame of frames) this.addFrame({ tier, frame });
+    });
   }
 
   addFrame({ tier, frame }) {
-    const { frames, numFrames } = this.tiers[tier];
+    const { frames, numFrames, periodS } = this.tiers[tier];
+    while (frames.length && frames.at(-1).at >= frame.at) frames.pop(); // a clock was set back
+    const before = frames.at(-1)?.at ?? frame.at;
+    if (frame.at - before > GAP_PERIODS * periodS) {
+      frames.push({ ...NOTHING, at: before + periodS });
+    }
     frames.push(frame);
-    if (frames.length > numFrames) frames.splice(0, frames.length - numFrames);
+    const fromS = frame.at - numFrames * periodS;
+    const first = frames.findIndex(({ at }) => at > fromS);
+    frames.splice(0, Math.max(first, frames.length - numFrames));
   }
 
   get latest() {
@@ -65,18 +78,28 @@ export class Store {
     return [...new Set([...named, ...Object.keys(this.latest?.learning ?? {})])].sort();
   }
 
-  /** What was measured last of each version of an adapter, in the frames here. */
+  /** What was measured last of each version of an adapter: the means of its replicas. */
   measured(adapter) {
     const found = new Map();
     for (const tier of [...this.tiers].reverse()) {
       for (const frame of tier.frames) {
-        for (const one of Object.values(frame.learning[adapter] ?? {})) {
-          if (one.version && one.served !== null) {
-            found.set(one.version, { loss: one.served, exact: one.served_exact });
-          }
+        for (const [replica, one] of Object.entries(frame.learning[adapter] ?? {})) {
+          if (!one.version || one.served === null) continue;
+          if (!found.has(one.version)) found.set(one.version, new Map());
+          found.get(one.version).set(replica, one);
         }
       }
     }
-    return found;
+    return new Map([...found].map(([version, replicas]) => {
+      const all = [...replicas.values()];
+      return [version, { loss: mean(all.map(({ served }) => served)),
+        exact: mean(all.map(({ served_exact: exact }) => exact)) }];
+    }));
   }
+}
+
+/** The mean of those that are known; null without any. */
+function mean(values) {
+  const known = values.filter((value) => value !== null && value !== undefined);
+  return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
 }
