@@ -10,11 +10,16 @@ def page(title: str, source: str, *parts: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table, or nothing when it has no rows."""
-    lines = [f"| {' | '.join(map(cell, row))} |" for row in rows]
-    if not lines:
+    """Return a table without its empty columns, or nothing when it has no rows."""
+    columns = [
+        [title, *map(cell, values)]
+        for title, *values in zip(header, *rows, strict=True)
+        if any(values)
+    ]
+    if not columns:
         return ""
-    return "\n".join([f"| {' | '.join(header)} |", "|" + "---|" * len(header), *lines])
+    first, *rest = (f"| {' | '.join(line)} |" for line in zip(*columns, strict=True))
+    return "\n".join([first, "|" + "---|" * len(columns), *rest])
 
 
 def cell(text: str) -> str:

@@ -47,6 +47,7 @@ class StreamOptions(Body):
     """What a stream carries besides text."""
 
     include_usage: bool = False
+    """Whether a last chunk says how many tokens there were."""
     include_obfuscation: Ignored = None
 
 
@@ -55,6 +56,7 @@ class Message(Body):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: fields.Content
+    """A text, or a list of parts of text."""
     name: Ignored = None
     tool_call_id: Ignored = None
     refusal: Ignored = None
@@ -69,24 +71,40 @@ class GenerationBody(Body):
     """Fields that chat and completions share."""
 
     model: fields.Name
+    """The base model's id, an adapter's name, or one version of it as ``NAME@N``."""
     stream: bool = False
+    """Whether tokens are sent as they come, as server-sent events."""
     stream_options: StreamOptions | None = None
     n: fields.NumChoices = 1
+    """How many answers to give."""
     temperature: fields.Temperature = 1.0
+    """Softmax temperature; 0 takes the most likely token."""
     top_p: fields.PositiveShare = 1.0
+    """Keep the smallest set of tokens whose probability reaches this."""
     presence_penalty: fields.Penalty = 0.0
+    """Subtracted once from the logit of each token already in the answer."""
     frequency_penalty: fields.Penalty = 0.0
+    """Subtracted from a token's logit for each time that it is in the answer."""
     seed: fields.Seed | None = None
+    """Makes the draws repeatable."""
     stop: fields.Stops = Field(default_factory=list)
+    """Texts before which the answer ends."""
 
     # Extensions, named as vLLM names them.
     top_k: fields.TopK = 0
+    """Keep the k most likely tokens; 0 and -1 keep all."""
     min_p: fields.Share = 0.0
+    """Drop tokens less likely than this share of the most likely one."""
     repetition_penalty: fields.RepetitionPenalty = 1.0
+    """Divide (or multiply, if negative) logits of tokens in prompt or answer by this."""
     min_tokens: fields.MinTokens = 0
+    """Tokens before which the answer does not end."""
     ignore_eos: bool = False
+    """Whether to go on past the end of the answer, up to the limit."""
     stop_token_ids: fields.TokenIds = Field(default_factory=list)
+    """Tokens that end the answer."""
     include_stop_str_in_output: bool = False
+    """Whether the stop text is part of the answer."""
     skip_special_tokens: Annotated[Any, only(None, True, hint="allowed: true")] = None
 
     user: Ignored = None
@@ -132,11 +150,17 @@ class ChatBody(GenerationBody):
     """Body of ``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
+    """The conversation so far."""
     max_tokens: fields.MaxTokens | None = None
+    """The older name of ``max_completion_tokens``."""
     max_completion_tokens: fields.MaxTokens | None = None
+    """Most tokens of an answer; by default all that fit."""
     logprobs: bool = False
+    """Whether each token comes with its log-probability."""
     top_logprobs: fields.NumLogprobs | None = None
+    """Likeliest alternatives shown for each token."""
     add_generation_prompt: bool = True
+    """Whether the template asks for the assistant's turn."""
 
     parallel_tool_calls: Ignored = None
     prediction: Ignored = None
@@ -184,8 +208,11 @@ class CompletionBody(GenerationBody):
     """Body of ``POST /v1/completions``."""
 
     prompt: fields.Prompts
+    """A text, its token ids, or several of either."""
     max_tokens: fields.MaxTokens | None = None
+    """Most tokens of an answer; by default 16, as OpenAI has it."""
     logprobs: fields.NumLogprobs | None = None
+    """Likeliest alternatives shown for each token."""
 
     echo: Annotated[Any, only(None, False, hint="allowed: false")] = None
     suffix: Annotated[Any, only(None, "", hint="leave it out")] = None
