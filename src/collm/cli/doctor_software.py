@@ -30,7 +30,7 @@ def check_software(config: CollmConfig, *, wants_ray: bool) -> Iterator[Finding]
     if config.traces.endpoint is not None:
         yield check_extra("traces", "opentelemetry", "otel")
     if wants_ray:
-        yield check_extra("Ray", "ray", "ray")
+        yield _ray()
 
 
 def check_python(version: tuple[int, ...]) -> Finding:
@@ -72,6 +72,12 @@ def check_extra(check: str, module: str, extra: str) -> Finding:
         found = f"{module} is not installed"
         return Finding(check=check, status=Status.FIX, found=found, advice=advice)
     return Finding(check=check, status=Status.OK, found=f"{module} is installed")
+
+
+def _ray() -> Finding:
+    found = "installed" if find_spec("ray") is not None else "not installed"
+    advice = "nothing: collm starts its replicas by itself, on this machine, and does not use Ray"
+    return Finding(check="Ray", status=Status.NOTE, found=found, advice=advice)
 
 
 def _torch(config: CollmConfig) -> Finding:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from collm.cli.waiting import waiting
 from collm.sim.config import SimConfig
 from collm.sim.policies import POLICIES, Policy
 from collm.sim.profile import Profile
@@ -92,4 +93,5 @@ def _simulate(
 ) -> tuple[Simulation, RunEnd]:
     simulation = Simulation(run.profile, policy, run.config, final=final)
     requests = sim_requests(trace, run.config.mix, run.config.seed)
-    return simulation, simulation.run(requests, trace[-1].arrived_at_s)
+    with waiting(f"simulating {policy.name}, {len(trace)} requests"):
+        return simulation, simulation.run(requests, trace[-1].arrived_at_s)

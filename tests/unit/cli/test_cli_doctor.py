@@ -113,10 +113,20 @@ def test_chosen_kernels_are_told_as_chosen(settings):
 
 def test_a_missing_extra_has_to_be_fixed(settings, monkeypatch):
     monkeypatch.setattr(doctor_software, "find_spec", lambda name: None)
-    finding = check_extra("Ray", "ray", "ray")
-    assert (finding.status, finding.advice) == (Status.FIX, "pip install 'collm[ray]'")
-    code, findings, _ = examine(settings, "--ray")
-    assert (code, findings["Ray"]["status"]) == (1, "fix")
+    finding = check_extra("traces", "opentelemetry", "otel")
+    assert (finding.status, finding.advice) == (Status.FIX, "pip install 'collm[otel]'")
+    endpoint = "traces.endpoint=http://127.0.0.1:4318/v1/traces"
+    code, findings, _ = examine(settings, "--set", endpoint)
+    assert (code, findings["traces"]["status"]) == (1, "fix")
+
+
+def test_ray_is_looked_for_when_asked_and_nothing_depends_on_it(settings, monkeypatch):
+    for found, words in ((None, "not installed"), (object(), "installed")):
+        monkeypatch.setattr(doctor_software, "find_spec", lambda name, found=found: found)
+        code, findings, is_fit = examine(settings, "--ray")
+        assert (code, is_fit, findings["Ray"]["found"]) == (0, True, words)
+        assert "does not use Ray" in findings["Ray"]["advice"]
+    assert "Ray" not in examine(settings)[1]
 
 
 def test_memory_is_judged_for_all_replicas_together():
