@@ -165,10 +165,13 @@ function drawMarks(plot, marks) {
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
-    const width = ctx.measureText(label).width + 8 * devicePixelRatio;
-    if (x > freeFrom && x + width < bbox.left + bbox.width) { // labels do not cover each other
-      ctx.fillText(label, x + 4 * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
-      freeFrom = x + width;
+    const room = 4 * devicePixelRatio;
+    const width = ctx.measureText(label).width + 2 * room;
+    const isLast = x + width >= bbox.left + bbox.width; // no room on the right
+    const from = isLast ? x - width : x;
+    if (from > freeFrom) { // labels do not cover each other
+      ctx.fillText(label, from + room, bbox.top + 11 * devicePixelRatio);
+      freeFrom = from + width;
     }
   }
   ctx.restore();

@@ -151,7 +151,7 @@ class Panel {
     const promoted = new Map(facts.decisions.filter(({ kind }) => kind === "promotion").map(
       ({ version, numbers }) => [version, numbers]));
     const rounds = this.store.facts.rounds[this.name]?.rounds ?? [];
-    const failed = new Map(rounds.filter(({ status }) => FAILED.includes(status)).map(
+    const unserved = new Map(rounds.filter(({ status }) => status !== "done").map(
       ({ candidate, status }) => [candidate, status]));
     show(this.versions, table(`Versions of ${this.name}, newest first; losses and exact match are `
       + "means over replicas, ratings over the latest feedback", [
@@ -166,7 +166,7 @@ class Panel {
       const rating = this.store.facts.ratings[one.version];
       return [
         one.version,
-        el("span", {}, stateOf(one, failed), one.is_pinned ? [" ", chip("pinned")] : null),
+        el("span", {}, stateOf(one, unserved), one.is_pinned ? [" ", chip("pinned")] : null),
         loss(now.loss),
         percent(now.exact),
         rating ? `${percent(rating.mean)} of ${rating.num}` : "–",
@@ -178,9 +178,11 @@ class Panel {
 }
 
 /** Say where a version is active; a replica that serves alone has no name. */
-function stateOf({ version, active_on: activeOn }, failed) {
+function stateOf({ version, active_on: activeOn }, unserved) {
   if (activeOn.length === 0) {
-    return failed.has(version) ? chip(`✕ ${failed.get(version)}`, "warn") : chip("kept");
+    const status = unserved.get(version);
+    if (FAILED.includes(status)) return chip(`✕ ${status}`, "warn");
+    return chip(status ? "… candidate" : "kept");
   }
   const names = activeOn.filter(Boolean).join(", ");
   return chip(names ? `● active on ${names}` : "● active", "good");

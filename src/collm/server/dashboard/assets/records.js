@@ -109,7 +109,7 @@ function decisionRow(decision, hasReplicas, hasExact) {
   return [
     moment(at),
     state(DECISION_KINDS, kind),
-    version ?? adapter,
+    version === "base" ? `${adapter}: base model` : version ?? adapter,
     ...(hasReplicas ? [replica ?? "–"] : []),
     loss(numbers.active_loss),
     loss(numbers.candidate_loss),
