@@ -19,6 +19,7 @@ window of finite length a crowd grows no further than a random walk of its drift
 
 import math
 from dataclasses import dataclass, field, fields
+from math import erfc, log
 
 from collm.types import StepCoefficients
 
@@ -30,6 +31,8 @@ _MAX_CREDIT = 0.95
 # most of whose time is that of its own prompt: lengths in chat traces have a deviation of 0.7.
 _TPOT_SPREAD = 0.25
 _TTFT_SPREAD = 0.75
+_TPOT_SCALE = 1.0 / (math.sqrt(2.0) * _TPOT_SPREAD)
+_TTFT_SCALE = 1.0 / (math.sqrt(2.0) * _TTFT_SPREAD)
 # Gauss-Hermite for a standard normal, and Gauss-Laguerre for an exponential: (node, weight).
 _NORMAL = (
     (-2.8569700, 0.0112574),
@@ -112,6 +115,12 @@ class AttainmentModel:
     """k: seconds that a sequence adds to a step."""
     _work_s: float = field(init=False, repr=False, compare=False)
     """w: seconds that a request adds in all."""
+    _share_s: float = field(init=False, repr=False, compare=False)
+    """Seconds of prefill that go with each token of another."""
+    _prompt_s: float = field(init=False, repr=False, compare=False)
+    """Seconds that a prompt adds to steps."""
+    _peakedness: float = field(init=False, repr=False, compare=False)
+    """z: by how much arrivals are burstier than Poisson."""
 
     def __post_init__(self) -> None:
         """Work out what every probability needs."""
@@ -121,6 +130,10 @@ class AttainmentModel:
         object.__setattr__(self, "_fixed_s", cost.constant_s + cost.adapter_s * mix.num_adapters)
         object.__setattr__(self, "_token_s", token_s)
         object.__setattr__(self, "_work_s", max(work_s, 1e-9))
+        prompt_s = cost.prefill_s * mix.prefill_tokens
+        object.__setattr__(self, "_prompt_s", prompt_s)
+        object.__setattr__(self, "_share_s", prompt_s / mix.output_tokens)
+        object.__setattr__(self, "_peakedness", max(1.0, (1.0 + mix.burstiness) / 2.0))
 
     def probability(self, arrivals_per_s: float, credit_share: float) -> float:
         """Return the share of requests that meet every objective, in [0, 1].
@@ -137,9 +150,12 @@ class AttainmentModel:
         if crowd.mean == 0.0:
             chance = self._chance(0.0, 0.0, stretch)
         else:
-            chance = sum(
-                weight * self._chance(crowd.quantile(z), load, stretch) for z, weight in _NORMAL
-            )
+            chance = 0.0
+            for z, weight in _NORMAL:  # from few others to many: behind a chance of 0 all are 0
+                one = self._chance(crowd.quantile(z), load, stretch)
+                if one <= 0.0:
+                    break
+                chance += weight * one
         return min(1.0, (1.0 - self.calibration.lapse) * chance)
 
     def free_share(self, arrivals_per_s: float) -> float:
@@ -161,13 +177,12 @@ class AttainmentModel:
         busy = load * stretch * work_s
         if busy <= 0.0:
             return _Crowd(0.0, 0.0)
-        peakedness = max(1.0, (1.0 + self.mix.burstiness) / 2.0)
         rooms = 1.0 + self.mix.output_tokens * fixed_s / work_s
         # Each bounds the mean: what it settles at, and how far it grows within the horizon.
         inverse = max(0.0, 1.0 - busy) / (rooms * busy) + 1.0 / self._growth(load, busy)
         if inverse <= 0.0:
             return None
-        return _Crowd(1.0 / inverse, rooms * min(busy, 1.0) / peakedness)
+        return _Crowd(1.0 / inverse, rooms * min(busy, 1.0) / self._peakedness)
 
     def _growth(self, load: float, busy: float) -> float:
         """Return the mean crowd over the horizon where it drifts and spreads as a random walk."""
@@ -178,39 +193,43 @@ class AttainmentModel:
 
     def _chance(self, others: float, load: float, stretch: float) -> float:
         """Return the chance to meet both objectives beside ``others``."""
-        mix, cost = self.mix, self.cost
         decode_s = self._fixed_s + self._token_s * others
-        share_s = cost.prefill_s * mix.prefill_tokens / mix.output_tokens * others
-        tpot_s = stretch * (decode_s + self._token_s + share_s)
-        chance = _within(tpot_s, self.tpot_s, _TPOT_SPREAD) if mix.output_tokens > 1.0 else 1.0
-        if chance < _NONE:
-            return 0.0
+        tpot_s = stretch * (decode_s + self._token_s + self._share_s * others)
+        chance = 1.0
+        if self.mix.output_tokens > 1.0:
+            chance = _within(tpot_s / self.tpot_s, _TPOT_SCALE)
+            if chance < _NONE:
+                return 0.0
         prefill_s = self._prefill_s(others, decode_s, stretch)
         queue = load * prefill_s
         if queue >= 1.0:
             return 0.0
-        base_s = prefill_s + min(others, 1.0) * tpot_s / 2.0
-        wait_s = prefill_s * (1.0 + max(1.0, mix.burstiness)) / 2.0 / (1.0 - queue)
-        late = sum(
-            weight * _within(base_s + node * wait_s, self.ttft_s, _TTFT_SPREAD)
-            for node, weight in _EXPONENTIAL
-        )
-        at_once = _within(base_s, self.ttft_s, _TTFT_SPREAD)
-        return chance * ((1.0 - queue) * at_once + queue * late)
+        beside = others if others < 1.0 else 1.0
+        ttft_s = self.ttft_s
+        base = (prefill_s + beside * tpot_s / 2.0) / ttft_s
+        wait = prefill_s * self._peakedness / (1.0 - queue) / ttft_s
+        late = 0.0
+        for node, weight in _EXPONENTIAL:
+            late += weight * _within(base + node * wait, _TTFT_SCALE)
+        return chance * ((1.0 - queue) * _within(base, _TTFT_SCALE) + queue * late)
 
     def _prefill_s(self, others: float, decode_s: float, stretch: float) -> float:
         """Return the time of the steps that carry a prompt, in chunks that TPOT leaves room for."""
-        tokens, token_s = self.mix.prefill_tokens, self.cost.prefill_s
-        chunk = _MAX_CHUNK
-        if others > 0.0 and token_s > 0.0:
-            room = (self.tpot_s - stretch * decode_s) / (stretch * token_s)
-            beside = min(max(room, _MIN_CHUNK), _MAX_CHUNK)
-            chunk += min(others, 1.0) * (beside - _MAX_CHUNK)
-        return stretch * (max(1.0, tokens / chunk) * decode_s + tokens * token_s)
+        chunk, prompt_s = _MAX_CHUNK, self._prompt_s
+        if others > 0.0 and prompt_s > 0.0:
+            room = (self.tpot_s / stretch - decode_s) / self.cost.prefill_s
+            fitting = min(max(room, _MIN_CHUNK), _MAX_CHUNK)
+            chunk += (others if others < 1.0 else 1.0) * (fitting - _MAX_CHUNK)
+        return stretch * (max(1.0, self.mix.prefill_tokens / chunk) * decode_s + prompt_s)
 
 
-def _within(seconds: float, limit_s: float, spread: float) -> float:
-    """Return the chance that a time computed as ``seconds`` stays within the limit."""
-    if seconds <= 0.0:
+def _within(share: float, scale: float) -> float:
+    """Return the chance that a time computed as this share of its limit stays within it.
+
+    Args:
+        share: Computed time over the limit.
+        scale: 1 / (√2 · the spread of true over computed times).
+    """
+    if share <= 0.0:
         return 1.0
-    return 0.5 * math.erfc(math.log(seconds / limit_s) / (spread * math.sqrt(2.0)))
+    return 0.5 * erfc(log(share) * scale)

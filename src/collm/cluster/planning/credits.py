@@ -54,10 +54,12 @@ def _best_raise(ledger: Ledger, i: int, levels: int) -> tuple[float, int, float]
         return None
     best = None
     # Computed alike each time, so that a table of chances by credit has few of them.
-    for credit in {place.max_credit * (level + 1) / levels, place.max_credit}:
+    for credit in dict.fromkeys((place.max_credit * (level + 1) / levels, place.max_credit)):
         more = credit - place.credit
-        if more <= _NOTHING or place.attainment.probability(place.load, credit) < MIN_ATTAINMENT:
+        if more <= _NOTHING:
             continue
+        if place.attainment.probability(place.load, credit) < MIN_ATTAINMENT:
+            break  # more credit would make it no better
         gain = ledger.try_credit(i, credit) / more
         if gain > _NOTHING and (best is None or -gain < best[0]):
             best = (-gain, i, credit)

@@ -230,10 +230,7 @@ class Ledger:
             if place.debt:
                 missed = new.load * (1.0 - new.chance) - place.load * (1.0 - place.chance)
                 gained -= place.debt * missed
-            for j, share in place.shares.items():
-                reach[j] = reach.get(j, 0.0) - share * place.chance
-            for j, share in change.shares.items():
-                reach[j] = reach.get(j, 0.0) + share * new.chance
+            _add_reach(reach, place, change, new.chance)
             for j, rate, old_part, part in zip(
                 place.trained, place.rates, place.division, change.division, strict=True
             ):
@@ -245,11 +242,13 @@ class Ledger:
         for j, more in tokens.items():
             curve = self.curves[j]
             if curve is not None and more != 0.0:
-                gains[j] = curve.gain(max(self.tokens[j] + more, 0.0))
-        for j in {**reach, **gains}:
-            new_reach = self.reach[j] + reach.get(j, 0.0)
-            new_gain = gains.get(j, self.gains[j])
-            gained += self.weights[j] * (new_reach * new_gain - self.reach[j] * self.gains[j])
+                gains[j] = gain = curve.gain(max(self.tokens[j] + more, 0.0))
+                if j not in reach:
+                    gained += self.weights[j] * self.reach[j] * (gain - self.gains[j])
+        for j, more in reach.items():
+            old_reach, old_gain = self.reach[j], self.gains[j]
+            new_gain = gains.get(j, old_gain)
+            gained += self.weights[j] * ((old_reach + more) * new_gain - old_reach * old_gain)
         return gained, reach, tokens, gains, outcomes
 
     def _outcome(self, place: Place, change: Change) -> _Outcome:
@@ -288,6 +287,19 @@ class Ledger:
             for curve, tokens in zip(self.curves, self.tokens, strict=True)
         ]
         self.total = self.objective().total
+
+
+def _add_reach(reach: dict[int, float], place: Place, change: Change, chance: float) -> None:
+    """Add by how much a change moves the mean chance of each adapter's requests."""
+    if change.shares is place.shares:
+        more = chance - place.chance
+        for j, share in place.shares.items():
+            reach[j] = reach.get(j, 0.0) + share * more
+        return
+    for j, share in place.shares.items():
+        reach[j] = reach.get(j, 0.0) - share * place.chance
+    for j, share in change.shares.items():
+        reach[j] = reach.get(j, 0.0) + share * chance
 
 
 def best_batch(training: Training, choices: Sequence[int]) -> tuple[int, float]:

@@ -11,6 +11,8 @@ _NUM_ENDS_COARSE = 3
 _LITTLE = 1e-9
 _COARSE = tuple(k / 12 for k in range(1, 12))
 """Parts of the replicas that are tried to be left without traffic."""
+_FINEST = 100
+"""Of so many replicas, one more or less without traffic is tried; of more, as many at once."""
 
 
 def externality(ledger: Ledger, i: int) -> float:
@@ -59,16 +61,19 @@ def empty_replicas(ledger: Ledger, capacity: Sequence[float]) -> None:
     at = counts.index(chosen)
     low = counts[max(at - 1, 0)]
     high = counts[min(at + 1, len(counts) - 1)]
-    chosen = _climb(total_without, low, chosen, high)
+    chosen = _climb(total_without, low, chosen, high, max(2, len(order) // _FINEST))
     if tried[chosen][0] > best + _LITTLE:
         _set_shares(ledger, tried[chosen][1])
     else:
         ledger.restore(saved)
 
 
-def _climb(value: Callable[[int], float], low: int, middle: int, high: int) -> int:
-    """Return where ``value`` is highest from ``low`` to ``high``, as far as halving finds it."""
-    while high - low > 2:
+def _climb(value: Callable[[int], float], low: int, middle: int, high: int, enough: int) -> int:
+    """Return where ``value`` is highest from ``low`` to ``high``, as far as halving finds it.
+
+    It ends when the two are ``enough`` apart, 2 or more.
+    """
+    while high - low > enough:
         left, right = (low + middle) // 2, (middle + high + 1) // 2
         best = max((middle, left, right), key=value)
         if best == middle:

@@ -1,13 +1,18 @@
 """Shares of the traffic to begin a search from: pure functions of a ledger's places."""
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 
 from collm.cluster.planning.ledger import Ledger, Shares
+from collm.cluster.planning.tabulated import LOADS
 
 _KNEE = 0.9
 """A replica's capacity is the load that leaves its chance this share of an idle one's."""
 _MAX_LOAD = 1e4
 _HALVINGS = 20
+_USUAL = bisect_left(LOADS, 1.0)
+_STRIDE = 8
+"""Places of the table: where to look first, and how far on next."""
 _MOST_FULL = 6
 """Replicas of which each is tried as the one that gets all that is too much."""
 
@@ -26,6 +31,8 @@ def capacities(ledger: Ledger) -> list[float]:
 def _knee(ledger: Ledger, i: int) -> float:
     probability = ledger.places[i].attainment.probability
     limit = _KNEE * probability(0.0, 0.0)
+    if ledger.is_coarse:
+        return _knee_on_table(probability, limit)
     low, high = 1e-3, 1.0
     while high < _MAX_LOAD and probability(high, 0.0) > limit:
         low, high = high, 4.0 * high
@@ -38,6 +45,20 @@ def _knee(ledger: Ledger, i: int) -> float:
         if high < 1.02 * low:
             break
     return low
+
+
+def _knee_on_table(probability: Callable[[float, float], float], limit: float) -> float:
+    """Return the highest load of the table whose chance is above a limit, as halving finds it."""
+    low, high = 1, _USUAL
+    while high < len(LOADS) - 1 and probability(LOADS[high], 0.0) > limit:
+        low, high = high, min(high + _STRIDE, len(LOADS) - 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if probability(LOADS[middle], 0.0) > limit:
+            low = middle
+        else:
+            high = middle
+    return LOADS[low]
 
 
 def proportional(ledger: Ledger, capacity: Sequence[float]) -> Shares:
