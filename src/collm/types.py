@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NewType
+from typing import NamedTuple, NewType
 
 RequestId = NewType("RequestId", str)
 VersionId = NewType("VersionId", str)
@@ -112,9 +112,11 @@ class TokenEvent:
     """Why the request failed, with ``FinishReason.ERROR``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceProgress:
-    """How far one sequence is, as pacing sees it."""
+class SequenceProgress(NamedTuple):
+    """How far one sequence is, as pacing sees it.
+
+    A tuple, as every step makes one of each sequence: frozen dataclasses take thrice as long.
+    """
 
     arrived_at_s: float
     num_output_tokens: int
@@ -136,9 +138,11 @@ class SequenceProgress:
         return self.is_running and self.num_remaining_prefill <= 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLoad:
-    """What one step computes: the features that its time depends on."""
+class StepLoad(NamedTuple):
+    """What one step computes: the features that its time depends on.
+
+    A tuple for the same reason as ``SequenceProgress``: every decision of pacing makes a few.
+    """
 
     num_decode_tokens: int = 0
     num_prefill_tokens: int = 0

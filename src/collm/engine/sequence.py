@@ -63,10 +63,11 @@ class Sequence:
 
     def progress(self, *, is_running: bool) -> SequenceProgress:
         """Return a frozen view of how far this sequence is."""
+        request, num_tokens = self.request, len(self.token_ids)
         return SequenceProgress(
-            arrived_at_s=self.request.arrived_at_s,
-            num_output_tokens=self.num_output_tokens,
-            num_remaining_prefill=self.num_remaining,
+            arrived_at_s=request.arrived_at_s,
+            num_output_tokens=num_tokens - len(request.prompt),
+            num_remaining_prefill=num_tokens - self.num_computed_tokens,
             num_context_tokens=self.num_computed_tokens,
             first_token_at_s=self.first_token_at_s,
             last_token_at_s=self.last_token_at_s,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields
 from typing import Any
 
 from collm.metrics.loop_times import LoopTimes
@@ -10,6 +10,7 @@ from collm.metrics.records import BLAMELESS, Objectives, RequestRecord
 from collm.types import AdapterTotals, GradientSums, ReplicaTotals
 
 _NOTHING = AdapterTotals()
+_ZEROS = {one.name: getattr(_NOTHING, one.name) for one in fields(AdapterTotals)}
 
 
 class Totals:
@@ -25,7 +26,8 @@ class Totals:
     def __init__(self, objectives: Objectives, times: LoopTimes) -> None:
         self._objectives = objectives
         self._times = times
-        self._adapters: dict[str, AdapterTotals] = {}
+        self._sums: dict[str, dict[str, Any]] = {}
+        """By adapter, the fields of its totals."""
         self._num_looked_up = self._num_cached = 0
         self._latest_arrival_s: float | None = None
         self._num_gaps = 0
@@ -44,8 +46,8 @@ class Totals:
     def ended(self, record: RequestRecord) -> None:
         """Count a request that ended; of one that its client is to blame for, nothing stays."""
         if record.outcome in BLAMELESS:
-            if self._add(record.model, num_arrived=-1) == _NOTHING:  # clients may make names up
-                del self._adapters[_name(record.model)]
+            if self._add(record.model, num_arrived=-1) == _ZEROS:  # clients may make names up
+                del self._sums[_name(record.model)]
             return
         self._add(
             record.model,
@@ -62,21 +64,24 @@ class Totals:
 
     def trained(self, adapter: str, seconds: float, *, is_evaluation: bool = False) -> None:
         """Count one quantum of an adapter's training or evaluation."""
-        self._add(adapter, training_s=seconds, evaluation_s=seconds if is_evaluation else 0.0)
+        sums = self._sums_of(adapter)
+        sums["training_s"] += seconds
+        if is_evaluation:
+            sums["evaluation_s"] += seconds
 
     def stepped(self, adapter: str, num_tokens: int, loss: float, gradient: GradientSums) -> None:
         """Count one optimizer step; one whose loss is not finite taught nothing."""
         if not math.isfinite(loss):
             return
-        one = self._add(
+        sums = self._add(
             adapter, num_steps=1, num_trained_tokens=num_tokens, loss_sum=loss * num_tokens
         )
-        self._adapters[_name(adapter)] = replace(one, gradient=one.gradient.plus(gradient))
+        sums["gradient"] = sums["gradient"].plus(gradient)
 
     @property
     def adapters(self) -> Mapping[str, AdapterTotals]:
         """By adapter, what it was asked for and what it learned."""
-        return self._adapters
+        return {name: AdapterTotals(**sums) for name, sums in self._sums.items()}
 
     def totals(self) -> ReplicaTotals:
         """Return everything as it is now."""
@@ -91,16 +96,21 @@ class Totals:
             num_gaps=self._num_gaps,
             gap_sum_s=self._gap_sum_s,
             gap_square_sum_s2=self._gap_square_sum_s2,
-            adapters=dict(self._adapters),
+            adapters=self.adapters,
         )
 
-    def _add(self, model: str, **more: float) -> AdapterTotals:
-        """Add to fields of an adapter's totals, and return them as they are then."""
-        name = _name(model)
-        before = self._adapters.get(name, _NOTHING)
-        sums: dict[str, Any] = {key: getattr(before, key) + value for key, value in more.items()}
-        self._adapters[name] = after = replace(before, **sums)
-        return after
+    def _add(self, model: str, **more: float) -> dict[str, Any]:
+        """Add to fields of an adapter's totals, and return all of them."""
+        sums = self._sums_of(model)
+        for key, value in more.items():
+            sums[key] += value
+        return sums
+
+    def _sums_of(self, model: str) -> dict[str, Any]:
+        sums = self._sums.get(model)
+        if sums is None:
+            sums = self._sums.setdefault(_name(model), dict(_ZEROS))
+        return sums
 
 
 def _name(model: str) -> str:

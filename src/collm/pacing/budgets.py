@@ -109,13 +109,12 @@ class ObjectiveBudget:
         self._credit = credit
         self._max_quantum_s = max_quantum_s
         self._is_idle = True
-        self._slack_ends_s = math.inf
+        self._free_until_s = math.inf
         self._gap_ends_s = math.inf
         self._now_s = 0.0
         self._last_ran_at_s = -math.inf
         self._num_ran = 0
         self._ran_s = 0.0
-        self._has_prefill = False
 
     def begin(
         self,
@@ -134,6 +133,10 @@ class ObjectiveBudget:
             is_blocked: Whether what waits cannot be admitted yet, for lack of room.
         """
         self._reserve.look(progress)
+        is_due = not is_blocked and not all(one.is_decoding for one in progress)
+        if is_due and not self._credit.full_share:
+            self._refuse(now_s)  # whatever the outlook
+            return
         outlook = IDLE
         if progress:
             outlook = look_ahead(
@@ -145,19 +148,29 @@ class ObjectiveBudget:
                 num_adapters,
                 self._reserve.seconds(progress),
             )
-        self.begin_seeing(outlook, now_s)
-        self._has_prefill = outlook.has_prefill and not is_blocked
+        self._begin(outlook, now_s, is_due=is_due)
 
     def begin_seeing(self, outlook: Outlook, now_s: float) -> None:
         """Start a pause whose outlook is known already."""
+        self._begin(outlook, now_s, is_due=outlook.has_prefill)
+
+    def _refuse(self, now_s: float) -> None:
+        """Start a pause without time for training."""
         self._credit.accrue(now_s)
         self._now_s = now_s
-        self._num_ran = 0
-        self._ran_s = 0.0
+        self._is_idle = False
+        self._gap_ends_s = self._free_until_s = -math.inf
+        self._num_ran, self._ran_s = 0, 0.0
+
+    def _begin(self, outlook: Outlook, now_s: float, *, is_due: bool) -> None:
+        """Start a pause, while prefill is due or none."""
+        self._credit.accrue(now_s)
+        self._now_s = now_s
+        self._num_ran, self._ran_s = 0, 0.0
         self._is_idle = outlook.is_idle
-        self._has_prefill = outlook.has_prefill
-        self._slack_ends_s = now_s + outlook.slack_s
         self._gap_ends_s = outlook.oldest_token_at_s + self._objectives.gap_s - outlook.next_step_s
+        slack_ends_s = now_s + outlook.slack_s
+        self._free_until_s = -math.inf if is_due else min(slack_ends_s, self._gap_ends_s)
 
     def reserve_s(self, num_decodes: int, num_context_tokens: int) -> float:
         """Return how far ahead of its deadline an outlook keeps each of so many decodes."""
@@ -171,7 +184,7 @@ class ObjectiveBudget:
 
     def spent(self, quantum: Quantum, seconds: float, now_s: float) -> None:
         """Account for a quantum that ended at ``now_s``, and teach the cost model its time."""
-        if not self._is_idle and not self._is_free(quantum):
+        if self._credit.full_share and not self._is_idle and not self._is_free(quantum):
             self._credit.charge(seconds)
         self._quantum_cost.observe(quantum, seconds)
         self._credit.accrue(now_s)
@@ -181,13 +194,12 @@ class ObjectiveBudget:
 
     def _is_free(self, quantum: Quantum) -> bool:
         """Whether serving does not notice the quantum."""
-        if self._has_prefill:
-            return False
-        ends_s = self._now_s + self._bound_s(quantum)
-        return ends_s <= self._slack_ends_s and ends_s <= self._gap_ends_s
+        return self._now_s + self._bound_s(quantum) <= self._free_until_s
 
     def _is_paid(self, quantum: Quantum) -> bool:
         """Whether credit covers the quantum."""
+        if not self._credit.full_share:
+            return False
         bound_s = self._bound_s(quantum)
         keeps_gap = self._now_s + bound_s <= self._gap_ends_s
         return self._credit.covers(bound_s) and (keeps_gap or self._num_ran == 0)
@@ -210,8 +222,9 @@ class LatencyBudget(ObjectiveBudget):
     """
 
     def _is_free(self, quantum: Quantum) -> bool:
-        fits = self._num_ran == 0 or self._ran_s + self._bound_s(quantum) <= self._max_quantum_s
-        return fits and super()._is_free(quantum)
+        bound_s = self._bound_s(quantum)
+        fits = self._num_ran == 0 or self._ran_s + bound_s <= self._max_quantum_s
+        return fits and self._now_s + bound_s <= self._free_until_s
 
 
 class UncontrolledBudget:

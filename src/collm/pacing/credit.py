@@ -58,7 +58,7 @@ class Credit:
 
     def accrue(self, now_s: float) -> None:
         """Add what the time since the last call has earned."""
-        if self._accrued_at_s is not None:
+        if self._accrued_at_s is not None and self._share:
             earned_s = self._share * self._scale * (now_s - self._accrued_at_s)
             self._balance_s = min(self._balance_s + earned_s, self._burst_s * self._scale)
         self._accrued_at_s = now_s

@@ -163,7 +163,8 @@ def look_ahead_decoding(
     """Return what ``look_ahead`` does when everything decodes, without a view of each sequence.
 
     Args:
-        tokens: Of each sequence, at least one: when its first token was sent, and how many were.
+        tokens: Of each sequence, at least one: when its first token was sent, and how many were;
+            in the order in which their next tokens are due.
         last_token_at_s: When all of them were sent their latest token.
         objectives: What deadlines are made from.
         cost: Bounds on step times.
@@ -176,10 +177,10 @@ def look_ahead_decoding(
     for first_token_at_s, num_output_tokens in tokens:
         due_s = first_token_at_s + num_output_tokens * tpot_s
         ahead_s = due_s - now_s - work_s
-        if ahead_s < -gap_s:  # as in ``_decode_spare_s``
-            spare_s = _next_reachable_s(due_s, ready_s, tpot_s) - now_s - work_s
-        else:
-            spare_s = ahead_s - reserve_s
+        if ahead_s >= -gap_s:  # as in ``_decode_spare_s``; who is due later spares more
+            slack = min(slack, max(ahead_s - reserve_s, 0.0))
+            break
+        spare_s = _next_reachable_s(due_s, ready_s, tpot_s) - now_s - work_s
         slack = min(slack, max(spare_s, 0.0))
     return Outlook(
         slack_s=slack,

@@ -44,6 +44,9 @@ class SimConfig:
     num_replicas: int = 1
     seed: int = 0
     """Makes the run repeatable, bit for bit."""
+    slowness: tuple[float, ...] = ()
+    """How many times as long each replica takes for its work as the profile says; none for all
+    alike."""
     pacing: PacingConfig = field(default_factory=PacingConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     """Prompts share no beginnings, so that a prefix cache would change nothing and is left out."""
@@ -75,5 +78,7 @@ class SimConfig:
         """Check the ranges."""
         if self.num_replicas < 1:
             raise ConfigError(f"num_replicas is {self.num_replicas}; 1 or more")
+        if len(self.slowness) not in (0, self.num_replicas) or min(self.slowness, default=1.0) <= 0:
+            raise ConfigError(f"slowness is {self.slowness}; above 0, one of each replica or none")
         if self.warm_tokens < 0.0:
             raise ConfigError(f"warm_tokens is {self.warm_tokens}; 0 or more")

@@ -62,6 +62,10 @@ class Device:
         """Return what the next step takes, if it is one of decodes alone; draws its residual."""
         return self._predict_s(num_sequences, 0, num_context_tokens, num_adapters) * self._draw()
 
+    def least_step_s(self) -> float:
+        """Return what any step takes at the least."""
+        return self._slowness * self._constant_s * self._least_ratio
+
     def least_decodes_s(
         self, num_steps: int, num_sequences: int, num_context_tokens: int, num_adapters: int
     ) -> float:

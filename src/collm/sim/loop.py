@@ -125,21 +125,24 @@ class SimLoop:
     def look_s(self) -> float:
         """A time before which nothing happens here that anybody else could notice.
 
-        Others notice first tokens and ends of answers, and what they ask for after ``advance``.
+        Others notice first tokens and ends of answers, which steps bring, refusals, which messages
+        bring, and what they ask for after ``advance``.
         """
+        due_s, row = self._due_s, self._row
         if not self._fast_forward or self._is_asleep:
-            return self._due_s
-        row = self._row
-        if row is not None:
-            num_more = row.num_left - self._is_in_step
-            ends_s = self._due_s + self._device.least_decodes_s(
-                num_more, row.num_sequences, row.num_context_tokens, row.num_adapters
+            return due_s
+        if row is not None:  # whose steps end nothing; one that may comes after them
+            num_steps = row.num_left - self._is_in_step + 1
+            ends_s = due_s + self._device.least_decodes_s(
+                num_steps, row.num_sequences, row.num_context_tokens, row.num_adapters
             )
-            return min(ends_s, max(self._due_s, self._inbox.next_s))
-        if self._plan.is_empty and self._num_quanta:
-            changes_s = self._duty.changes_s(self._now_s)
-            return max(self._due_s, min(self._inbox.next_s, changes_s))
-        return self._due_s
+        elif self._is_in_step:
+            return due_s
+        elif not self._scheduler.has_work or (self._plan.is_empty and self._num_quanta):
+            ends_s = self._duty.changes_s(self._now_s)
+        else:
+            ends_s = due_s + self._device.least_step_s()
+        return max(due_s, min(self._inbox.next_s, ends_s))
 
     def submit(self, request: SimRequest, ticket: Ticket | None, now_s: float) -> None:
         """Take a request that arrives now."""
@@ -227,7 +230,7 @@ class SimLoop:
         if self._fast_forward:
             stretch = self._scheduler.stretch()
             if stretch is not None:
-                self._row = DecodeRow(stretch, 0)
+                self._row = DecodeRow(stretch, 0, self._objectives)
                 self._go_on()
                 return
         self._plan = self._scheduler.schedule(now_s)
@@ -238,10 +241,13 @@ class SimLoop:
         self._load = self._plan.load()
         self._began_s = now_s
         self._due_s = now_s + self._device.step_s(self._load)
-        self._next = self._end_step
+        self._is_in_step, self._next = True, self._end_step
 
     def _end_step(self) -> None:
-        self._observe_step(self._load)
+        self._is_in_step = False
+        seconds = self._now_s - self._began_s
+        self._step_cost.observe(self._load, seconds)
+        self.times.add("serve", seconds)
         num_tokens = sum(1 for item in self._plan.items if item.samples)
         self._pause(StepOutput((_TOKEN,) * num_tokens))
 
@@ -259,14 +265,21 @@ class SimLoop:
         self._train()
 
     def _train(self) -> None:
-        """Start the next quantum, or else the next iteration."""
-        quantum = None if self._trainer is None else self._trainer.peek()
-        if quantum is not None and self._budget.allows(quantum, self._inbox):
-            self._quantum = quantum
-            self._began_s = self._now_s
-            self._due_s = self._now_s + self._device.quantum_s(quantum)
-            self._next = self._end_quantum
-            return
+        """Go through quanta up to where ``advance`` ends, or else start the next iteration."""
+        trainer, budget, inbox, device = self._trainer, self._budget, self._inbox, self._device
+        while (
+            trainer is not None
+            and (quantum := trainer.peek()) is not None
+            and budget.allows(quantum, inbox)
+        ):
+            began_s = self._now_s
+            ends_s = began_s + device.quantum_s(quantum)
+            if ends_s > self._until_s:
+                self._quantum, self._began_s, self._due_s = quantum, began_s, ends_s
+                self._next = self._end_quantum
+                return
+            self._now_s = inbox.now_s = ends_s
+            self._note_quantum(trainer, quantum, ends_s - began_s)
         if self._plan.is_empty and not self._num_quanta:
             self._is_asleep, self._asleep_since_s = True, self._now_s
             self._due_s = self._wake_s()
@@ -284,67 +297,72 @@ class SimLoop:
     def _end_quantum(self) -> None:
         assert self._quantum is not None
         assert self._trainer is not None
-        now_s, seconds = self._now_s, self._now_s - self._began_s
-        candidate = self._trainer.ran(now_s)
-        self._budget.spent(self._quantum, seconds, now_s)
-        is_evaluation = self._quantum.kind in _EVALUATION
+        self._note_quantum(self._trainer, self._quantum, self._now_s - self._began_s)
+        self._train()
+
+    def _note_quantum(self, trainer: SimTrainer, quantum: Quantum, seconds: float) -> None:
+        """Account for a quantum that ends now."""
+        now_s = self._now_s
+        candidate = trainer.ran(now_s)
+        self._budget.spent(quantum, seconds, now_s)
+        is_evaluation = quantum.kind in _EVALUATION
         self.times.add("evaluate" if is_evaluation else "train", seconds)
         self._totals.trained(ADAPTER, seconds, is_evaluation=is_evaluation)
         self._num_quanta += 1
         if candidate is not None:
             self._on_candidate(candidate, now_s)
-        self._train()
-
-    def _observe_step(self, load: StepLoad) -> None:
-        seconds = self._now_s - self._began_s
-        self._step_cost.observe(load, seconds)
-        self.times.add("serve", seconds)
 
     # Rows of decodes: the same, but what is sure about the plan is not worked out again
 
     def _go_on(self) -> None:
-        """Start the row's next step, or a whole iteration when it is over or a request came."""
-        assert self._row is not None
+        """Go through the row's steps up to where ``advance`` ends.
+
+        When the row is over or a request came, a whole iteration follows.
+        """
         if self._trainer is None:
             self._decode_alone()
             return
-        is_free = self._duty.serves(self._now_s) and not self._inbox.has_messages()
-        if self._row.num_left and is_free:
-            self._begin_decode()
-            return
+        row, inbox, until_s = self._row, self._inbox, self._until_s
+        assert row is not None
+        while row.num_left and self._duty.serves(self._now_s) and not inbox.has_messages():
+            self._began_s = self._now_s
+            self._due_s = self._now_s + self._device.decode_s(
+                row.num_sequences, row.num_context_tokens + row.num_sequences, row.num_adapters
+            )
+            if self._due_s > until_s:
+                self._is_in_step, self._next = True, self._end_decode
+                return
+            self._now_s = inbox.now_s = self._due_s
+            self._end_decode()
+            if self._due_s > until_s:
+                return
+            self._now_s = inbox.now_s = self._due_s
         self.settle()
         self._row = None
         self._iterate()
-
-    def _begin_decode(self) -> None:
-        row = self._row
-        assert row is not None
-        self._began_s = self._now_s
-        self._due_s = self._now_s + self._device.decode_s(
-            row.num_sequences, row.num_context_tokens + row.num_sequences, row.num_adapters
-        )
-        self._is_in_step = True
-        self._next = self._end_decode
 
     def _end_decode(self) -> None:
         row = self._row
         assert row is not None
         self._is_in_step = False
-        self._observe_step(row.load())
+        seconds = self._now_s - self._began_s
+        if self._learns_steps:
+            self._step_cost.observe(row.load(), seconds)
+        self.times.add("serve", seconds)
         row.end_step(self._now_s)
         self._num_quanta = 0
         if self._trainer is not None:
             outlook = IDLE
             if self._trainer.peek() is not None:
-                outlook = row.outlook(self._objectives, self._step_cost, self._now_s, self._budget)
+                outlook = row.outlook(self._step_cost, self._now_s, self._budget)
             self._budget.begin_seeing(outlook, self._now_s)
         self._train()
 
     def _decode_alone(self) -> None:
         """Go through the row's steps up to where ``advance`` ends.
 
-        They are what ``_begin_decode``, ``_end_decode``, ``_train`` and ``_go_on`` do in turn when
-        nothing is trained: the same sums in the same order.
+        They are what ``_end_decode``, ``_train`` and ``_go_on`` do in turn when nothing is trained:
+        the same sums in the same order.
         """
         row, device, add, until_s = self._row, self._device, self.times.add, self._until_s
         assert row is not None

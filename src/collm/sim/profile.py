@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -107,6 +107,15 @@ class Profile:
             raise ConfigError(f"profile {self.name}: quanta lacks {', '.join(missing)}")
         if not self.step_ratios or min(self.step_ratios) <= 0.0:
             raise ConfigError(f"profile {self.name}: step_ratios must be above 0")
+
+    def slowed(self, factor: float) -> "Profile":
+        """Return a device alike that takes ``factor`` times as long for steps and quanta."""
+        step = {name: factor * seconds for name, seconds in asdict(self.step).items()}
+        quanta = {
+            kind: replace(time, fixed_s=factor * time.fixed_s, per_unit_s=factor * time.per_unit_s)
+            for kind, time in self.quanta.items()
+        }
+        return replace(self, step=StepCoefficients(**step), quanta=quanta)
 
     def to_json(self) -> str:
         """Return the text of a profile file."""

@@ -16,6 +16,8 @@ from collm.sim.profile import Profile
 from collm.sim.versions import ADAPTER
 from collm.types import LearningState, ReplicaSnapshot, ReplicaTotals, StepCoefficients
 
+_NO_TOTALS = ReplicaTotals()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deciders:
@@ -134,7 +136,7 @@ class SimReplica:
             is_draining=not (self.role.serves and self.loop.is_open(now_s)),
             base_digest="simulated",
             learning=self._learning(),
-            totals=deciders.totals.totals() if with_totals else ReplicaTotals(),
+            totals=deciders.totals.totals() if with_totals else _NO_TOTALS,
             credit_scale=deciders.credit.scale,
         )
 

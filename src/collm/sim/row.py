@@ -15,13 +15,17 @@ class DecodeRow:
     Args:
         stretch: The steps that are sure.
         token_id: What every sequence gets.
+        objectives: What deadlines are made from.
     """
 
-    def __init__(self, stretch: Stretch, token_id: int) -> None:
-        sequences = stretch.sequences
+    def __init__(self, stretch: Stretch, token_id: int, objectives: Objectives) -> None:
+        sequences, tpot_s = stretch.sequences, objectives.tpot_s
         self._stretch = stretch
         self._token_id = token_id
-        self._first_tokens = [(_first_s(one), one.num_output_tokens) for one in sequences]
+        self._objectives = objectives
+        tokens = [(_first_s(one), one.num_output_tokens) for one in sequences]
+        # In order of deadlines, which every step moves alike.
+        self._first_tokens = sorted(tokens, key=lambda one: one[0] + one[1] * tpot_s)
         self.num_sequences = len(sequences)
         self.num_adapters = len(
             {one.binding.slot for one in sequences if one.binding} - {BASE_SLOT}
@@ -55,15 +59,13 @@ class DecodeRow:
         self._max_gap_s = max(self._max_gap_s, now_s - self._last_s)
         self._last_s = now_s
 
-    def outlook(
-        self, objectives: Objectives, cost: StepCost, now_s: float, budget: Budget
-    ) -> Outlook:
+    def outlook(self, cost: StepCost, now_s: float, budget: Budget) -> Outlook:
         """Return what serving needs from now on, by what ``budget`` keeps in reserve."""
         num_done = self.num_done
         return look_ahead_decoding(
-            [(first_s, num_tokens + num_done) for first_s, num_tokens in self._first_tokens],
+            ((first_s, num_tokens + num_done) for first_s, num_tokens in self._first_tokens),
             self._last_s,
-            objectives,
+            self._objectives,
             cost,
             now_s,
             StepLoad(

@@ -46,7 +46,7 @@ class Simulation:
     """A cluster on a virtual clock; runs once.
 
     Args:
-        profile: The device of every replica.
+        profile: The device of every replica, but for its ``slowness``.
         policy: How replicas share their time.
         config: The cluster and its circumstances.
         on_record: Called with each request's record, in the order in which they end.
@@ -133,11 +133,13 @@ class Simulation:
 
     def _build(self, policy: Policy, first: Version) -> dict[str, SimReplica]:
         config, num = self._config, self._config.num_replicas
+        slowness = config.slowness or (1.0,) * num
+        profiles = {factor: self._profile.slowed(factor) for factor in set(slowness)}
         replicas = (
             build_replica(
                 index,
                 policy.role(index, num),
-                self._profile,
+                profiles[slowness[index]],
                 config,
                 own_weights(config.mix, index, num),
                 first,

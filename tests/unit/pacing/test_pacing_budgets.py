@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 
 from collm.clock import ManualClock
@@ -191,7 +189,7 @@ def test_a_decode_gets_ahead_first_where_a_long_prompt_would_come_too_late(
     kind: type[ObjectiveBudget], ahead_s: float, num_quanta: int
 ) -> None:
     bench = Bench(kind, cost=PromptCost())
-    long_prompt = replace(bench.waiting(), num_remaining_prefill=600)
+    long_prompt = bench.waiting()._replace(num_remaining_prefill=600)
     bench.begin(long_prompt)
     bench.begin(bench.decoding(slack_s=ahead_s))
     assert bench.count(limit=1) == num_quanta
@@ -224,8 +222,7 @@ def test_a_late_request_does_not_freeze_training(kind: type[ObjectiveBudget]) ->
         bench.begin(late)
         num_ran += bench.count()
         bench.clock.advance(STEP_S)
-        late = replace(
-            late,
+        late = late._replace(
             num_output_tokens=late.num_output_tokens + 1,
             last_token_at_s=bench.clock.now_s(),
         )

@@ -188,5 +188,6 @@ def test_outlook_of_decodes_alone_is_the_general_one_bit_for_bit(
     )
     cost = LinearCost()
     general = look_ahead(progress, OBJECTIVES, cost, now_s, None, 1, reserve_s)
-    found = look_ahead_decoding(tokens, last_s, OBJECTIVES, cost, now_s, load, reserve_s)
+    in_order = sorted(tokens, key=lambda one: one[0] + one[1] * OBJECTIVES.tpot_s)
+    found = look_ahead_decoding(in_order, last_s, OBJECTIVES, cost, now_s, load, reserve_s)
     assert found == general
