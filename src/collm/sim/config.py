@@ -19,7 +19,9 @@ class RoundSettings:
     tokens_per_round: int = 16_384
     """Training tokens of a member in a round."""
     deadline_s: float = 120.0
-    """Time that a member has."""
+    """Time that a member has to train."""
+    gate_deadline_s: float = 60.0
+    """Time that members have to judge an aggregate; a quorum's opinion is enough from then on."""
     interval_s: float = 2.0
     """From the end of a round to the next one."""
     quorum_share: float = 0.5

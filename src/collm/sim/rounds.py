@@ -162,7 +162,7 @@ class SimRounds:
                 part.trainer.compare(total)
                 self._replicas[member].loop.wake(now_s)
             part.outcome = MemberOutcome.OPEN
-        current.due_at_s = now_s + current.plan.deadline_s
+        current.due_at_s = now_s + self._settings.gate_deadline_s
         self._queue.put(now_s + _POLL_S, Rank.ROUND, self._gate)
 
     def _gate(self, now_s: float) -> None:

@@ -40,6 +40,26 @@ def test_lone_request_takes_the_time_that_the_profile_says() -> None:
     assert simulation.tallies["replica-0"].num_met == 1
 
 
+def test_slower_replica_takes_its_times_as_long_for_serving_and_learning() -> None:
+    device = profile(step_ratios=(1.0,), loop_s=0.0, request_s=0.0)
+    _, _, (record,) = simulate((TraceRow(1.0, 50, 3),), "serve-only", None, device)
+    slow = SimConfig(slowness=(2.0,))
+    _, _, (slower,) = simulate((TraceRow(1.0, 50, 3),), "serve-only", slow, device)
+    assert slower.ttft_s == pytest.approx(2.0 * record.ttft_s)
+    assert slower.tpot_s == pytest.approx(2.0 * record.tpot_s)
+    trained, less = (
+        sum(simulate(poisson(4, 0.1), "collm", config, device)[1].training_tokens.values())
+        for config in (SimConfig(), slow)
+    )
+    assert less == pytest.approx(trained / 2.0, rel=0.1)
+
+
+@pytest.mark.parametrize("slowness", [(1.0,), (1.0, 0.0)])
+def test_slowness_is_refused_unless_above_zero_and_of_each_replica(slowness) -> None:
+    with pytest.raises(ConfigError, match="slowness"):
+        SimConfig(num_replicas=2, slowness=slowness)
+
+
 def test_every_request_ends_once_and_with_its_tokens() -> None:
     _, _, records = simulate(LIGHT, config=SimConfig(num_replicas=3))
     by_id = sorted(records, key=lambda record: record.request_id)
