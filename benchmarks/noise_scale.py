@@ -85,7 +85,9 @@ def load(folder: Path, dtype: str) -> Decoder:
 def read_samples(folder: Path, count: int) -> tuple[TokenSample, ...]:
     tokenizer = Tokenizer(folder, Checkpoint(folder).spec.eos_token_ids)
     conversations = [
-        Conversation(sample.messages, sample_id=sample.sample_id)
+        Conversation(
+            messages=[{"role": one.role, "content": one.content} for one in sample.messages]
+        )
         for sample in load_samples("clinc150")[: 4 * count : 4]
     ]
     return prepare_samples(conversations, tokenizer, max_tokens=256).samples
