@@ -3,10 +3,11 @@
     python benchmarks/coordination.py --out coordination.jsonl
     python benchmarks/coordination.py --out coordination.jsonl --report
 
-Eight replicas of the stated device `llama-3.1-8b-a30` serve two Azure traces at several loads,
-under each policy of `collm.sim.policies` and under `collm` without one of its coordinator's parts.
-All start from the same warm adapter; half-way a domain appears that takes half of the requests. The
-oracle serves, from the start, the best adapter that any of the arms ended with.
+Eight replicas of the stated device `llama-3.1-8b-a30`, all alike or up to four times as slow as the
+fastest, serve two Azure traces at several loads, under each policy of `collm.sim.policies` and
+under `collm` without one of its coordinator's parts. All start from the same warm adapter; half-way
+a domain appears that takes half of the requests. The oracle serves, from the start, the best
+adapter that any of the arms ended with.
 
 Every run becomes a line of the file; what is there already is not run again, so that a run can be
 stopped and gone on with, and several can share the work. Every figure is simulated. Needs no model.
@@ -18,12 +19,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from coordination_arms import ABLATIONS, ARMS
 from coordination_report import print_report
-from coordination_runs import Cell, run_arm, run_oracle
+from coordination_runs import SLOWNESS, Cell, run_arm, run_oracle
 
 TRACES = ("azure_conv_2023", "azure_code_2023")
 LOADS = (0.5, 1.0, 2.0, 3.0)
@@ -42,16 +44,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--loads", nargs="+", type=float, default=LOADS)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     parser.add_argument("--minutes", type=float, default=5.0, help="of each run")
+    parser.add_argument("--devices", nargs="+", choices=tuple(SLOWNESS), default=tuple(SLOWNESS))
     parser.add_argument("--arms", nargs="+", choices=tuple(ARMS), default=COMPARED)
     parser.add_argument("--ablate", action="store_true", help="collm without each of its parts")
     arguments = parser.parse_args(argv)
     if not arguments.report:
         names = ("collm", *(one.name for one in ABLATIONS)) if arguments.ablate else arguments.arms
-        for seed in arguments.seeds:
-            for trace in arguments.traces:
-                for load in arguments.loads:
-                    cell = Cell(trace=trace, load=load, seed=seed, minutes=arguments.minutes)
-                    run_cell(cell, names, arguments.out)
+        grid = product(arguments.seeds, arguments.devices, arguments.traces, arguments.loads)
+        for seed, devices, trace, load in grid:
+            cell = Cell(
+                trace=trace, load=load, seed=seed, minutes=arguments.minutes, devices=devices
+            )
+            run_cell(cell, names, arguments.out)
     print_report(read(arguments.out))
 
 

@@ -10,6 +10,8 @@ from collm.metrics.goodput import goodput_ratio, regret
 Row = Mapping[str, Any]
 Runs = Mapping[int, Row]
 """An arm's runs by seed."""
+Key = tuple[str, str, float, float]
+"""Devices, trace, load, minutes."""
 T_95 = {1: math.nan, 2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
 """Two-sided 95 % point of Student's t by the number of values."""
 FIGURES: Mapping[str, tuple[str, str]] = {
@@ -25,13 +27,13 @@ FIGURES: Mapping[str, tuple[str, str]] = {
 def print_report(rows: Sequence[Row]) -> None:
     """Print a table for each trace and load, then the goals and the ablation over all of them."""
     print("All figures are SIMULATED: mean ± half of the 95 % interval over seeds.")
-    cells: dict[tuple[str, float, float], dict[str, dict[int, Row]]] = {}
+    cells: dict[Key, dict[str, dict[int, Row]]] = {}
     for row in rows:
         cell = row["cell"]
-        key = cell["trace"], cell["load"], cell["minutes"]
+        key = cell["devices"], cell["trace"], cell["load"], cell["minutes"]
         cells.setdefault(key, {}).setdefault(row["arm"], {})[cell["seed"]] = row["simulated"]
-    for (trace, load, minutes), arms in sorted(cells.items()):
-        print(f"\n### {trace}, load {load:g}, {minutes:g} minutes\n")
+    for (devices, trace, load, minutes), arms in sorted(cells.items()):
+        print(f"\n### {devices} devices, {trace}, load {load:g}, {minutes:g} minutes\n")
         print_cell(arms)
     print("\n### Ratios of paper goodput, by seed\n")
     print_goals(cells)
@@ -51,12 +53,12 @@ def print_cell(arms: Mapping[str, Runs]) -> None:
         print(f"| {name} | {len(runs)} | {' | '.join(cells)} | {interval(lost, '.3f')} | {ttft} |")
 
 
-def print_goals(cells: Mapping[tuple[str, float, float], Mapping[str, Runs]]) -> None:
+def print_goals(cells: Mapping[Key, Mapping[str, Runs]]) -> None:
     """Print how collm stands to what it should beat, and to itself without its parts."""
     others = sorted({name for arms in cells.values() for name in arms} - {"collm"})
-    print(f"| trace, load | F / serve-only's | {' | '.join(others)} |")
+    print(f"| devices, trace, load | F / serve-only's | {' | '.join(others)} |")
     print("|---|---|" + "---|" * len(others))
-    for (trace, load, _), arms in sorted(cells.items()):
+    for (devices, trace, load, _), arms in sorted(cells.items()):
         own = arms.get("collm", {})
         kept = [
             own[seed]["throughput_per_s"] / run["throughput_per_s"]
@@ -64,7 +66,7 @@ def print_goals(cells: Mapping[tuple[str, float, float], Mapping[str, Runs]]) ->
             if seed in own and run["throughput_per_s"]
         ]
         ratios = (interval(paired(own, arms.get(name, {}), _ratio), ".2f") for name in others)
-        print(f"| {trace}, {load:g} | {interval(kept, '.3f')} | {' | '.join(ratios)} |")
+        print(f"| {devices}, {trace}, {load:g} | {interval(kept, '.3f')} | {' | '.join(ratios)} |")
 
 
 def _ratio(own: float, other: float) -> float:

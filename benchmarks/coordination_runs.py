@@ -21,6 +21,9 @@ from collm.workload.traces import Trace, TraceRow, load_trace
 from coordination_arms import Arm, Change, Changed
 
 NUM_REPLICAS = 8
+SLOWNESS = {"equal": (), "unequal": (4.0, 3.0, 2.0, 1.5, 1.5, 1.0, 1.0, 1.0)}
+"""Of the devices: all alike, or as teams have them that bought some each year. The slowest come
+first, as it is the first that `split` leaves to training."""
 DEVICE = "llama-3.1-8b-a30"
 # Curves on which minutes matter: half of what can be learned takes 150,000 tokens, and a domain
 # nobody has trained on is answered with Q = 0.59 and no task score at all.
@@ -30,7 +33,9 @@ WARM_TOKENS = 100_000.0
 SCORED_SHARE = 0.3
 """Of the requests, as in the paper's set-up."""
 DRIFT_SHARE = 0.5
-ROUNDS = RoundSettings(tokens_per_round=1_000_000, deadline_s=30.0, discount=0.7)
+ROUNDS = RoundSettings(
+    tokens_per_round=1_000_000, deadline_s=30.0, gate_deadline_s=10.0, discount=0.7
+)
 MAX_CREDIT_SHARE = 0.3
 ATTAINMENT_TARGET = 0.98
 PERIOD_S = 30.0
@@ -48,9 +53,12 @@ class Cell:
 
     trace: str
     load: float
-    """1 is ``RATE_FACTOR`` times the trace's own rate, over all replicas."""
+    """1 is ``RATE_FACTOR`` times the trace's own rate over all replicas, less as these are slower.
+    """
     seed: int
     minutes: float
+    devices: str = "equal"
+    """A key of ``SLOWNESS``."""
 
     @property
     def seconds(self) -> float:
@@ -95,6 +103,7 @@ def _config(cell: Cell, *, is_planned: bool) -> SimConfig:
     return SimConfig(
         num_replicas=NUM_REPLICAS,
         seed=cell.seed,
+        slowness=SLOWNESS[cell.devices],
         costs="given",
         mix=Mix(
             num_domains=NUM_REPLICAS,
@@ -156,7 +165,8 @@ def window(cell: Cell, max_tokens: int) -> Trace:
     rows = load_trace(cell.trace)
     span_s = rows[-1].arrived_at_s
     start_s = Random(f"{cell.seed}/window").random() * span_s
-    factor = cell.load * RATE_FACTOR
+    speeds = [1.0 / factor for factor in SLOWNESS[cell.devices]] or [1.0]
+    factor = cell.load * RATE_FACTOR * _mean(speeds)
     num_laps = int(cell.seconds * factor / span_s) + 2
     moved = (
         ((row.arrived_at_s + lap * span_s - start_s) / factor, row)
