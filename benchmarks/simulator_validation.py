@@ -9,7 +9,7 @@ counted, and the profile. Compared are SLO attainment (bar: 3 points), throughpu
 objectives and training tokens (bar: 10 %). The folder keeps profiles, records, the report, and a
 recording of all that a simulation needs: `--again recording.json.gz` simulates it alone.
 
-Needs an otherwise idle machine.
+Needs an otherwise idle machine, for seven minutes.
 """
 
 import argparse
@@ -65,6 +65,12 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=120)
     parser.add_argument("--rate", type=float, default=0.8, help="requests/s over all replicas")
     parser.add_argument("--profile-s", type=float, default=180.0)
+    parser.add_argument(
+        "--settle-s",
+        type=float,
+        default=45.0,
+        help="of training before the trace: micro-batches grow at first",
+    )
     parser.add_argument("--budget", choices=("latency", "objective"), default="latency")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("simulator-validation"))
@@ -152,6 +158,7 @@ async def _replay(
     url, clock = f"http://127.0.0.1:{arguments.port}", MonotonicClock()
     async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
         await _ready(client, server, arguments.replicas)
+        await asyncio.sleep(arguments.settle_s)
         rows = scale_lengths(load_trace(TRACE), MAX_OUTPUT_TOKENS)[: arguments.requests]
         own_per_s = len(rows) / rows[-1].arrived_at_s
         trace = scale_time(rows, own_per_s / arguments.rate)
