@@ -171,7 +171,8 @@ class RoundMachine:
         async with self._is_promoting:
             active = decisions.active().get(record.adapter)
             if active not in (plan.base_version, record.candidate):
-                reason = f"{active} became active meanwhile, instead of {plan.base_version}"
+                before = plan.base_version or "the base"
+                reason = f"{active or 'the base'} became active meanwhile, instead of {before}"
                 return await self._end(record, RoundStatus.ABANDONED, reason)
             why = f"better in round {record.round}"
             numbers = record.results["gate"]

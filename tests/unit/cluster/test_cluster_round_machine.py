@@ -280,26 +280,34 @@ def test_busy_replica_is_asked_to_promote_until_it_can(folder: FrontFolder) -> N
     assert record.results["promotion"]["reached"] == ["a", "b"]
 
 
-def test_candidate_is_not_promoted_over_what_became_active_meanwhile(folder: FrontFolder) -> None:
+@pytest.mark.parametrize(
+    ("num_before", "reason", "active"),
+    [
+        (2, "ours@1 became active meanwhile, instead of ours@2", {ADAPTER: "ours@1"}),
+        (1, "the base became active meanwhile, instead of ours@1", {}),
+    ],
+)
+def test_candidate_is_not_promoted_over_what_became_active_meanwhile(
+    folder: FrontFolder, num_before: int, reason: str, active: dict[str, str]
+) -> None:
     a, b = members(2)
     rounds = Rounds(FakeCluster(a, b), folder)
-    rounds.run()
-    rounds.run()
-
-    async def roll_back() -> None:
-        folder.decisions.rollback(folder.versions.published()[0].version, "asked for", {})
-
+    for _ in range(num_before):
+        rounds.run()
     real = a.start_gate
 
     async def rolled_back_meanwhile(plan: object) -> None:
-        await roll_back()
+        held = folder.decisions.held().get(ADAPTER)
+        if held is None:
+            folder.decisions.return_to_base(ADAPTER, "asked for", {})
+        else:
+            folder.decisions.rollback(held, "asked for", {})
         await real(plan)  # type: ignore[arg-type]
 
     a.start_gate = rolled_back_meanwhile  # type: ignore[method-assign, assignment]
     record = rounds.run()
-    assert record.status == RoundStatus.ABANDONED
-    assert record.reason == "ours@1 became active meanwhile, instead of ours@2"
-    assert folder.decisions.active() == {ADAPTER: "ours@1"}
+    assert (record.status, record.reason) == (RoundStatus.ABANDONED, reason)
+    assert folder.decisions.active() == active
 
 
 def test_files_of_old_rounds_are_removed(folder: FrontFolder, tmp_path: Path) -> None:
