@@ -6,6 +6,8 @@ import { clock } from "./format.js";
 const SVG = "http://www.w3.org/2000/svg";
 const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000];
+const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600,
+  43200, 86400]; // s between two labels
 const charts = new Set();
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -90,10 +92,11 @@ export class Chart {
       padding: [8, 28, 0, 0], // half of the last time's label
       scales: { x: { time: true }, y: { range: range ?? ((_, low, high) => spread(low, high)) } },
       axes: [
-        { ...axis, grid: { show: false }, size: 26, space: 70, values: (u, ticks) => {
-          const isShort = ticks.length > 1 && ticks[1] - ticks[0] < 60;
-          return ticks.map((at) => clock(at, isShort));
-        } },
+        { ...axis, grid: { show: false }, size: 26, space: 58, incrs: TIMES,
+          values: (_, ticks) => {
+            const isShort = ticks.length > 1 && ticks[1] - ticks[0] < 60;
+            return ticks.map((at) => clock(at, isShort));
+          } },
         { ...axis, ...(isCount ? { incrs: WHOLE } : {}), size: 52, space: 34,
           values: (_, ticks) => ticks.map((value) => format(value)) },
       ],
