@@ -389,7 +389,7 @@ _LANDMARKS = """(() => ({
     (it) => !it.caption?.innerText).length,
   cellsWithoutScope: [...document.querySelectorAll('thead th, tbody th')].filter(
     (it) => !it.scope).length,
-  unnamed: [...document.querySelectorAll('button, a, input, progress')].filter((it) =>
+  unnamed: [...document.querySelectorAll('button, a, input, progress, figure')].filter((it) =>
     !(it.innerText || it.getAttribute('aria-label') || it.labels?.[0]?.innerText)).length,
   imagesWithoutAlt: [...document.querySelectorAll('img:not([alt])')].length,
   doubleIds: [...document.querySelectorAll('[id]')].length

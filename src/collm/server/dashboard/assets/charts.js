@@ -34,7 +34,7 @@ export class Chart {
     this.place = el("div", { class: isTall ? "plot tall" : "plot", "aria-hidden": "true" });
     this.legend = el("ul", { class: "legend" });
     this.values = [];
-    this.element = el("figure", { class: "chart" },
+    this.element = el("figure", { class: "chart", "aria-label": title },
       el("figcaption", {}, el("h3", {}, title), this.subtitle), this.place, this.legend);
     this.setSeries(series);
     this.observer = new ResizeObserver(() => this.resize());

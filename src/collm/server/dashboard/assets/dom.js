@@ -59,7 +59,8 @@ export function table(caption, columns, rows) {
   const cell = (value, index) =>
     el(index === 0 ? "th" : "td",
       { class: columns[index].kind, scope: index === 0 ? "row" : null }, value);
-  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+  const [name] = caption.split(/[;,]/); // read aloud each time that it is come to
+  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": name },
     el("table", {},
       el("caption", {}, caption),
       el("thead", {}, el("tr", {},
