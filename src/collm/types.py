@@ -91,9 +91,8 @@ class TokenLogprobs:
     """(token id, log-probability), most likely first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenEvent:
-    """One step's news about one choice of a request."""
+class TokenEvent(NamedTuple):
+    """One step's news about one choice of a request; a tuple, as there is one for each token."""
 
     request_id: RequestId
     choice: int

@@ -17,7 +17,7 @@ from collm.engine.batch import BatchBuilder, row_order
 from collm.engine.blocks import BlockManager
 from collm.engine.config import SchedulerConfig
 from collm.engine.memory import MemoryPlan, allocate_caches
-from collm.engine.plan import ScheduledSequence
+from collm.engine.plan import scheduled
 from collm.engine.runner import ModelRunner
 from collm.engine.scheduler import Scheduler
 from collm.engine.sequence import Sequence as EngineSequence
@@ -199,7 +199,7 @@ def teacher_forced_logits(
     while any(sequence.num_remaining for sequence in sequences):
         items = sorted(
             (
-                ScheduledSequence(sequence, min(chunk, sequence.num_remaining))
+                scheduled(sequence, min(chunk, sequence.num_remaining))
                 for sequence in sequences
                 if sequence.num_remaining
             ),

@@ -1,28 +1,31 @@
 """What one step computes and what came out of it: the values between scheduler and runner."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from collm.engine.sequence import Sequence
 from collm.types import BASE_SLOT, StepLoad, TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledSequence:
-    """The next ``num_new_tokens`` known tokens of a sequence, to be computed in this step."""
+class ScheduledSequence(NamedTuple):
+    """The next ``num_new_tokens`` known tokens of a sequence, to be computed in this step.
+
+    A tuple, as every step has one of each sequence; ``scheduled`` makes it.
+    """
 
     sequence: Sequence
     num_new_tokens: int
-    first_position: int = field(init=False)
+    first_position: int
     """Position of the first new token; as many tokens are computed before it."""
-    samples: bool = field(init=False)
+    samples: bool
     """Whether the chunk catches up with the known tokens, so that a token is sampled."""
 
-    def __post_init__(self) -> None:
-        # Fixed when planned: the sequence moves on in ``Scheduler.update``, the plan does not.
-        first_position = self.sequence.num_computed_tokens
-        end = first_position + self.num_new_tokens
-        object.__setattr__(self, "first_position", first_position)
-        object.__setattr__(self, "samples", end == len(self.sequence.token_ids))
+
+def scheduled(sequence: Sequence, num_new_tokens: int) -> ScheduledSequence:
+    """Plan a sequence's next tokens, as it stands: it moves on in ``update``, the plan does not."""
+    first = sequence.num_computed_tokens
+    samples = first + num_new_tokens == len(sequence.token_ids)
+    return ScheduledSequence(sequence, num_new_tokens, first, samples)
 
 
 @dataclass(frozen=True, slots=True)

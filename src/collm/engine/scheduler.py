@@ -7,7 +7,14 @@ from typing import Protocol
 
 from collm.engine.blocks import BlockManager
 from collm.engine.config import SchedulerConfig
-from collm.engine.plan import Backlog, SampledToken, ScheduledSequence, StepOutput, StepPlan
+from collm.engine.plan import (
+    Backlog,
+    SampledToken,
+    ScheduledSequence,
+    StepOutput,
+    StepPlan,
+    scheduled,
+)
 from collm.engine.sequence import Order, RequestGroup, Sequence
 from collm.engine.stretch import Stretch, find_stretch
 from collm.engine.waiting import WaitingQueue
@@ -279,7 +286,7 @@ class Scheduler:
                 self._preempt(victim)
                 if victim is sequence:
                     return items
-            items.append(ScheduledSequence(sequence, 1))
+            items.append(scheduled(sequence, 1))
         return items
 
     def _schedule_prefills(
@@ -290,7 +297,7 @@ class Scheduler:
             if budget == 0:
                 break
             chunk = min(sequence.num_remaining, budget)
-            items.append(ScheduledSequence(sequence, chunk))
+            items.append(scheduled(sequence, chunk))
             budget -= chunk
         return budget
 
@@ -314,7 +321,7 @@ class Scheduler:
                 sequence.admitted_at_s = now_s
                 sequence.num_cached_tokens = sequence.num_computed_tokens
             chunk = min(sequence.num_remaining, budget)
-            items.append(ScheduledSequence(sequence, chunk))
+            items.append(scheduled(sequence, chunk))
             budget -= chunk
 
     def _try_admit(self, group: RequestGroup, sequence: Sequence) -> bool:

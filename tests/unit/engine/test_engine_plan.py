@@ -1,4 +1,4 @@
-from collm.engine.plan import ScheduledSequence, StepPlan
+from collm.engine.plan import StepPlan, scheduled
 from collm.engine.sequence import Sequence
 from collm.types import BASE, BASE_SLOT, Binding, StepLoad, VersionId
 from factories.engine import Loop, request
@@ -13,17 +13,17 @@ def sequence_of(num_known: int, num_computed: int, binding: Binding) -> Sequence
 
 def test_only_a_chunk_that_catches_up_samples():
     sequence = sequence_of(10, 4, Binding(BASE, BASE_SLOT))
-    assert not ScheduledSequence(sequence, 5).samples
-    assert ScheduledSequence(sequence, 6).samples
+    assert not scheduled(sequence, 5).samples
+    assert scheduled(sequence, 6).samples
 
 
 def test_load_counts_decodes_prefill_context_and_adapters():
     base, v1 = Binding(BASE, BASE_SLOT), Binding(VersionId("a@1"), 0)
     plan = StepPlan(
         (
-            ScheduledSequence(sequence_of(8, 7, base), 1),
-            ScheduledSequence(sequence_of(5, 4, v1), 1),
-            ScheduledSequence(sequence_of(20, 6, v1), 9),
+            scheduled(sequence_of(8, 7, base), 1),
+            scheduled(sequence_of(5, 4, v1), 1),
+            scheduled(sequence_of(20, 6, v1), 9),
         )
     )
     assert plan.num_tokens == 11

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from collm.engine.batch import BatchBuilder, row_order
-from collm.engine.plan import ScheduledSequence
+from collm.engine.plan import ScheduledSequence, scheduled
 from collm.engine.sequence import Sequence
 from collm.ops.attention import AttentionPlan, paged_attention, write_kv_
 from collm.types import BASE, BASE_SLOT, Binding
@@ -43,7 +43,7 @@ def planned_step(window: int | None) -> tuple[list[ScheduledSequence], Attention
         next_block += num_blocks
         sequence.binding = Binding(BASE, BASE_SLOT)
         sequence.num_computed_tokens = context
-        items.append(ScheduledSequence(sequence, new))
+        items.append(scheduled(sequence, new))
     items.sort(key=row_order)
     cache = torch.empty(1, BLOCK_SIZE, 2, NUM_KV_HEADS, HEAD_DIM)
     batch = BatchBuilder(cache, [window]).build(items)
