@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from collm.cluster.members import Members
-from collm.cluster.round_rules import MemberState, Move, next_move
+from collm.cluster.round_rules import MemberState, Move, next_gate_move
 from collm.cluster.spreading import Spreader
 from collm.cluster.timing import Timing
 from collm.errors import CollmError, StateError, UnknownObjectError, UnreachableError
@@ -34,6 +34,7 @@ class Gating:
         self._spreader = spreader
         self._timing = timing
         now_s = timing.clock.now_s()
+        self._deadline_s = deadline_s
         self._due_at_s = now_s + deadline_s
         self._heard_at_s = dict.fromkeys(judges, now_s)
         self._outcomes = dict.fromkeys(judges, MemberOutcome.OPEN)
@@ -64,8 +65,11 @@ class Gating:
             MemberState(outcome, now_s - self._heard_at_s[member])
             for member, outcome in self._outcomes.items()
         ]
-        return next_move(
-            states, quorum_share=quorum_share, left_s=self._due_at_s - now_s, grace_s=0.0
+        return next_gate_move(
+            states,
+            quorum_share=quorum_share,
+            left_s=self._due_at_s - now_s,
+            deadline_s=self._deadline_s,
         )
 
     async def _visit(self, member: str) -> None:

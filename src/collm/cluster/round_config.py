@@ -31,7 +31,8 @@ class RoundConfig:
     deadline_s: float = 120.0
     """Time after which members report what they have, finished or not."""
     gate_deadline_s: float = 60.0
-    """Time that members have to judge an aggregate."""
+    """Time that all members have to judge an aggregate; from then on a quorum's opinion is enough,
+    which is waited for up to five times as long."""
     interval_s: float = 1.0
     """Pause between the end of a round and the start of the next."""
     max_rounds: int | None = None

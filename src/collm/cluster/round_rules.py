@@ -16,6 +16,10 @@ replica that was killed needs to be back."""
 GRACE_S = 15.0
 """Time between the deadline, when members are told to stop, and going on without the rest."""
 
+GATE_PATIENCE = 4.0
+"""For so many times its deadline a gate is waited for beyond it while too few have judged: members
+that are busy serving take their time, and what all have trained would be lost."""
+
 MAX_STALE_ROUNDS = 2
 """How many rounds later an update may still be used; an older one says little about the base that
 others have built on since."""
@@ -83,6 +87,24 @@ def next_move(
     if num_reported >= needed and all(state.is_silent for state in pending):
         return Move.ENOUGH
     return Move.HURRY if left_s <= 0.0 else Move.WAIT
+
+
+def next_gate_move(
+    states: Iterable[MemberState], *, quorum_share: float, left_s: float, deadline_s: float
+) -> Move:
+    """Decide how gathering members' judgements goes on; from the deadline on a quorum is enough.
+
+    Args:
+        states: All judges.
+        quorum_share: Share of them that a verdict needs.
+        left_s: Until the deadline; negative past it.
+        deadline_s: The time that they have.
+    """
+    states = list(states)
+    move = next_move(states, quorum_share=quorum_share, left_s=left_s, grace_s=0.0)
+    if move is Move.TOO_FEW and left_s > -GATE_PATIENCE * deadline_s:
+        return next_move(states, quorum_share=quorum_share, left_s=deadline_s, grace_s=0.0)
+    return move
 
 
 def newest_updates(parts: Iterable[MemberRecord]) -> tuple[MemberRecord, ...]:

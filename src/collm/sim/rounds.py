@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from collm.cluster.round_rules import GRACE_S, MemberState, Move, choose_members, next_move
+from collm.cluster.round_rules import (
+    GRACE_S,
+    MemberState,
+    Move,
+    choose_members,
+    next_gate_move,
+    next_move,
+)
 from collm.federated.rounds import GateReport, RoundPlan, RoundStatus, SliceSums
 from collm.federated.verdict import judge
 from collm.gate.config import GateConfig
@@ -130,12 +137,12 @@ class SimRounds:
             is_done = part.trainer.num_tokens >= part.ends_at
             if part.outcome is MemberOutcome.OPEN and part.heard_at_s == now_s and is_done:
                 part.outcome = MemberOutcome.REPORTED
-        move = self._move(current, now_s, GRACE_S)
+        move = self._move(current, now_s)
         if move is Move.HURRY:
             for part in current.parts.values():
                 if part.outcome is MemberOutcome.OPEN and part.heard_at_s == now_s:
                     part.outcome = MemberOutcome.REPORTED
-            move = self._move(current, now_s, GRACE_S)
+            move = self._move(current, now_s)
         if move is Move.TOO_FEW:
             self._end(RoundStatus.ABANDONED, now_s)
         elif move is Move.ENOUGH:
@@ -174,7 +181,12 @@ class SimRounds:
             if part.outcome is MemberOutcome.OPEN and part.heard_at_s == now_s and rise is not None:
                 part.outcome = MemberOutcome.REPORTED
                 current.reports[member] = self._report(member, rise)
-        move = self._move(current, now_s, 0.0)
+        move = next_gate_move(
+            _states(current, now_s),
+            quorum_share=self._settings.quorum_share,
+            left_s=current.due_at_s - now_s,
+            deadline_s=self._settings.gate_deadline_s,
+        )
         if move is Move.TOO_FEW:
             self._end(RoundStatus.ABANDONED, now_s)
         elif move is not Move.ENOUGH:
@@ -218,15 +230,12 @@ class SimRounds:
             if member in current.parts:
                 current.parts[member].heard_at_s = now_s
 
-    def _move(self, current: _Round, now_s: float, grace_s: float) -> Move:
-        states = [
-            MemberState(part.outcome, now_s - part.heard_at_s) for part in current.parts.values()
-        ]
+    def _move(self, current: _Round, now_s: float) -> Move:
         return next_move(
-            states,
+            _states(current, now_s),
             quorum_share=self._settings.quorum_share,
             left_s=current.due_at_s - now_s,
-            grace_s=grace_s,
+            grace_s=GRACE_S,
         )
 
     def _report(self, member: str, rise: float) -> GateReport:
@@ -235,3 +244,7 @@ class SimRounds:
         mean = self._random.gauss(rise, spread / math.sqrt(n))
         sums = SliceSums(n, n * mean, n * mean**2 + (n - 1) * spread**2)
         return GateReport(member=member, slices={"own": sums})
+
+
+def _states(current: _Round, now_s: float) -> list[MemberState]:
+    return [MemberState(part.outcome, now_s - part.heard_at_s) for part in current.parts.values()]

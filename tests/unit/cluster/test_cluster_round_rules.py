@@ -10,6 +10,7 @@ from collm.cluster.round_rules import (
     choose_members,
     is_behind,
     newest_updates,
+    next_gate_move,
     next_move,
     num_needed,
     why_left_out,
@@ -63,6 +64,24 @@ def test_no_time_is_lost_once_no_quorum_is_possible() -> None:
 def test_declined_members_lower_the_quorum_and_failed_ones_do_not() -> None:
     assert move(REPORTED, DECLINED, DECLINED) is Move.ENOUGH
     assert move(REPORTED, FAILED, FAILED) is Move.TOO_FEW
+
+
+def gate_move(*outcomes: MemberOutcome, left_s: float) -> Move:
+    states = [MemberState(outcome, 0.0) for outcome in outcomes]
+    return next_gate_move(states, quorum_share=0.5, left_s=left_s, deadline_s=10.0)
+
+
+def test_all_judge_before_the_deadline_and_a_quorum_is_enough_from_then_on() -> None:
+    assert gate_move(REPORTED, REPORTED, OPEN, left_s=0.1) is Move.WAIT
+    assert gate_move(REPORTED, REPORTED, OPEN, left_s=0.0) is Move.ENOUGH
+
+
+def test_too_few_judgements_are_waited_for_beyond_the_deadline_while_more_may_come() -> None:
+    assert gate_move(REPORTED, OPEN, OPEN, left_s=0.0) is Move.WAIT
+    assert gate_move(REPORTED, OPEN, OPEN, left_s=-39.0) is Move.WAIT
+    assert gate_move(REPORTED, REPORTED, OPEN, left_s=-39.0) is Move.ENOUGH
+    assert gate_move(REPORTED, OPEN, OPEN, left_s=-40.0) is Move.TOO_FEW
+    assert gate_move(FAILED, FAILED, OPEN, left_s=-1.0) is Move.TOO_FEW
 
 
 @given(
