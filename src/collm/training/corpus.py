@@ -45,6 +45,7 @@ class Corpus:
         samples: What there is at the start; may be empty.
         held_out_share: Share of the texts that are held out, chosen by their hash.
         held_out_texts: Digests of texts that are held out in any case.
+        trained_texts: Digests of texts that are trained on in any case.
         max_held_out: Most held-out samples kept, general text not counted; what is cut off is not
             trained on either.
         validation: Held out in place of a share, if given; then all other texts are trained on.
@@ -58,6 +59,7 @@ class Corpus:
         held_out_share: float,
         max_held_out: int,
         held_out_texts: frozenset[str] = frozenset(),
+        trained_texts: frozenset[str] = frozenset(),
         validation: Sequence[TokenSample] | None = None,
         general: Iterable[TokenSample] = (),
     ) -> None:
@@ -73,6 +75,7 @@ class Corpus:
         self._removed: set[str] = set()
         self._share = 0.0 if validation is not None else held_out_share
         self._chosen_texts = held_out_texts
+        self._spared_texts = trained_texts
         self._max_held_out = max_held_out
         for sample in validation or ():
             self._hold_out(sample)
@@ -117,11 +120,16 @@ class Corpus:
             return False
         if sample.text_digest in self._held_out_texts:
             return False
-        if sample.is_held_out(self._share) or sample.text_digest in self._chosen_texts:
+        if self._is_to_judge_by(sample):
             self._hold_out(sample)
             return False
         self.training.put(sample)
         return True
+
+    def _is_to_judge_by(self, sample: TokenSample) -> bool:
+        if sample.text_digest in self._spared_texts:
+            return False
+        return sample.is_held_out(self._share) or sample.text_digest in self._chosen_texts
 
     def _hold_out(self, sample: TokenSample) -> None:
         """Hold a sample out, once for each text, and the smallest hashes if there are too many."""
@@ -158,7 +166,8 @@ def open_corpus(
     """Sort a job's samples; with none, the job waits for samples that come later.
 
     Without ``validation``, of ``samples`` at least the share is held out, rounded down, and at
-    least one text: hashes alone would leave a file of a few chats none now and then.
+    least one text, and of two or more at least one is trained on: hashes alone would leave a file
+    of a few chats none on one side now and then.
 
     Args:
         config: The share, and how much of general text is used.
@@ -171,14 +180,15 @@ def open_corpus(
         DataError: There are samples, but none is left on one side.
     """
     assert all(sample.slice == GENERAL for sample in general), "see prepare_general"
-    chosen: frozenset[str] = frozenset()
+    chosen, spared = frozenset[str](), frozenset[str]()
     if validation is None:
-        chosen = _least_hashes(samples, config.held_out_share)
+        chosen, spared = _settled_texts(samples, config.held_out_share)
     corpus = Corpus(
         (*samples, *feedback),
         held_out_share=config.held_out_share,
         max_held_out=config.max_held_out,
         held_out_texts=chosen,
+        trained_texts=spared,
         validation=validation,
         general=clipped(general, config.micro_batch_tokens),
     )
@@ -191,13 +201,21 @@ def open_corpus(
             f" {need}; a text that is in both only validates"
         )
     raise DataError(
-        f"held_out_share {config.held_out_share} of {len(samples)} usable samples leaves none to"
-        " train on, for at least one is kept to judge by; add other samples or lower it"
+        f"{len(samples)} usable samples with one and the same text leave none to train on, for one"
+        " is kept to judge by; add other samples"
     )
 
 
-def _least_hashes(samples: Sequence[TokenSample], share: float) -> frozenset[str]:
-    """Return the texts of the least hashes, as many as the share says and at least one."""
+def _settled_texts(
+    samples: Sequence[TokenSample], share: float
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the texts held out whatever the others are, and those trained on, if any must be.
+
+    The former have the least hashes, as many as the share says and at least one. Of the latter
+    there is one, that of the greatest hash, and only where the share would take all.
+    """
     texts = sorted({(sample.text_share, sample.text_digest) for sample in samples})
     num_chosen = max(1, int(share * len(texts)))
-    return frozenset(digest for _, digest in texts[:num_chosen])
+    chosen = frozenset(digest for _, digest in texts[:num_chosen])
+    takes_all = bool(texts) and texts[-1][0] < share
+    return chosen, frozenset({texts[-1][1]} - chosen) if takes_all else frozenset()

@@ -309,7 +309,7 @@ def test_second_job_of_an_adapter_and_one_without_slots_are_refused(opened):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (CONTENT[:200].partition(b"\n")[0], "leaves none to"),
+        (CONTENT[:200].partition(b"\n")[0], "leave none to"),
         (
             json.dumps({"messages": CHATS[0]}).encode().replace(b"Number", b"n" * 9_000),
             "too long|fit",

@@ -134,10 +134,11 @@ def test_a_job_without_samples_waits_for_them() -> None:
 
 def test_an_empty_side_of_the_split_is_named() -> None:
     few = SAMPLES[:2]
-    with pytest.raises(DataError, match="of 2 usable samples leaves none to train on"):
-        open_corpus(job_config(held_out_share=0.9999), few)
-    with pytest.raises(DataError, match="of 1 usable samples leaves none to train on"):
+    with pytest.raises(DataError, match="1 usable samples with one and the same text leave none"):
         open_corpus(job_config(), few[:1])
+    twice = (few[0], replace(few[0], sample_id="again"))
+    with pytest.raises(DataError, match="2 usable samples with one and the same text leave none"):
+        open_corpus(job_config(), twice)
     with pytest.raises(DataError, match="2 for validation leave none to train on"):
         open_corpus(job_config(), few, validation=few)
     with pytest.raises(DataError, match="0 for validation leave none to evaluate on"):
@@ -153,6 +154,21 @@ def test_few_samples_leave_one_to_judge_by_whatever_their_hashes(num_samples: in
         assert held_out(open_corpus(job_config(held_out_share=0.0001), few[::-1])) == held_out(
             corpus
         )
+
+
+@pytest.mark.parametrize("num_samples", [2, 3, 5])
+def test_few_samples_leave_one_to_train_on_whatever_their_hashes(num_samples: int) -> None:
+    config = job_config(held_out_share=0.9999)
+    for first in range(0, len(SAMPLES) - num_samples, num_samples):
+        few = SAMPLES[first : first + num_samples]
+        corpus = open_corpus(config, few)
+        assert (corpus.num_training, corpus.num_held_out) == (1, num_samples - 1)
+        corpus.add(replace(sample, sample_id=f"{sample.sample_id}.2") for sample in SAMPLES)
+        restarted = open_corpus(
+            config, few[::-1], feedback=[replace(s, sample_id=f"{s.sample_id}.2") for s in SAMPLES]
+        )
+        assert texts(corpus) == texts(restarted)
+        assert not texts(corpus)[0] & texts(corpus)[1]
 
 
 def test_at_least_the_share_is_held_out() -> None:
