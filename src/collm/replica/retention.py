@@ -20,8 +20,7 @@ class Retention:
         """Drop what is beyond the limits now."""
         config, data = self._config, self._data
         data.responses.prune(config.max_responses, config.response_days * _DAY_S)
-        # Only an adapter with a version can have answered.
-        for adapter in {published.adapter for published in data.versions.published()}:
+        for adapter in data.feedback.adapters():
             dropped = data.feedback.prune(
                 adapter, config.max_feedback_samples, config.feedback_days * _DAY_S
             )

@@ -181,6 +181,13 @@ class FeedbackStore:
             limit=limit,
         )
 
+    def adapters(self) -> tuple[str, ...]:
+        """Return the adapters that have feedback, by name; deleted feedback does not count."""
+        rows = self._database.query(
+            "SELECT DISTINCT adapter FROM feedback WHERE NOT is_deleted ORDER BY adapter"
+        )
+        return tuple(row["adapter"] for row in rows)
+
     def samples(self, adapter: str) -> tuple[Feedback, ...]:
         """Return what an adapter shall learn from, oldest first."""
         rows = self._database.query(

@@ -5,8 +5,6 @@ from collm.replica.inbox import Inbox, RemoveSample
 from collm.replica.retention import Retention
 from collm.store.data_folder import DataFolder
 from collm.store.responses import StoredResponse
-from factories.checkpoints import tiny_checkpoint
-from factories.replicas import publish_on_disk
 
 
 def drain(inbox):
@@ -16,7 +14,6 @@ def drain(inbox):
 
 
 def test_sweep_keeps_the_latest_and_tells_training_what_is_gone(tmp_path):
-    publish_on_disk(tiny_checkpoint(tmp_path / "model", "llama"), tmp_path / "data", 1)
     inbox = Inbox()
     config = ReplicaConfig(max_feedback_samples=2, max_responses=1, feedback_days=10)
     now_s = [0.0]
@@ -37,6 +34,24 @@ def test_sweep_keeps_the_latest_and_tells_training_what_is_gone(tmp_path):
         assert drain(inbox) == [RemoveSample("tutor", id) for id in ids[1:]]
 
 
+def test_sweep_limits_the_feedback_of_each_adapter_also_before_its_first_version(tmp_path):
+    """As long as a job has published nothing, the base model answers under the adapter's name."""
+    inbox = Inbox()
+    config = ReplicaConfig(max_feedback_samples=1)
+    with DataFolder(tmp_path / "data", max_versions=5, now_s=lambda: 0.0) as data:
+        assert data.versions.published() == ()
+        ids = {
+            adapter: [add_feedback(data, number, adapter).feedback_id for number in range(3)]
+            for adapter in ("one", "two")
+        }
+        Retention(data, inbox, config).sweep()
+        assert drain(inbox) == [
+            RemoveSample(adapter, dropped) for adapter in ids for dropped in ids[adapter][:2]
+        ]
+        for adapter in ids:
+            assert [s.feedback_id for s in data.feedback.samples(adapter)] == ids[adapter][2:]
+
+
 def response(response_id):
     return StoredResponse(
         response_id=response_id,
@@ -49,12 +64,12 @@ def response(response_id):
     )
 
 
-def add_feedback(data, number):
+def add_feedback(data, number, adapter="tutor"):
     return data.feedback.add(
         response_id=f"r{number}",
         choice=0,
-        adapter="tutor",
-        version="tutor@1",
+        adapter=adapter,
+        version=f"{adapter}@1",
         rating=None,
         messages=[{"role": "assistant", "content": str(number)}],
         weight=1.0,
