@@ -43,6 +43,7 @@ _SUPPORTED: dict[str, tuple[object, ...]] = {
     "alora_invocation_tokens": (None, []),
     "use_bdlora": (None, False),
     "arrow_config": (None, {}),
+    "kasa_config": (None,),
     # Others (pissa, olora, corda, loftq, ...) change the base weights that the factors belong to.
     "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }
@@ -151,7 +152,13 @@ class _Config:
         for key, allowed in _SUPPORTED.items():
             value = self._fields.get(key)
             if value not in allowed:
-                raise AdapterError(f"{path}: {key} is {value!r}; supported is {allowed[0]!r}")
+                raise AdapterError(f"{path}: {key} is {_shown(value)}; supported is {allowed[0]!r}")
+        is_rslora = self._fields.get("use_rslora")
+        if is_rslora not in (None, False, True):  # a text, "false" too, would count as true
+            raise AdapterError(
+                f"{path}: use_rslora is {_shown(is_rslora)}; true or false is needed"
+            )
+        self._divides_by_root = bool(is_rslora)
         self._rank = self._number("r", self._fields.get("r"))
         self._alpha = self._number("lora_alpha", self._fields.get("lora_alpha"))
         self._rank_patterns = self._patterns("rank_pattern")
@@ -164,12 +171,13 @@ class _Config:
     def scale(self, module: str) -> float:
         """Return alpha / rank, or alpha / sqrt(rank) for rsLoRA (arXiv 2312.03732)."""
         rank = self.rank(module)
-        divisor = math.sqrt(rank) if self._fields.get("use_rslora") else rank
+        divisor = math.sqrt(rank) if self._divides_by_root else rank
         return _matching(self._alpha_patterns, module, self._alpha) / divisor
 
     def _number(self, key: str, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-            raise AdapterError(f"{self._path}: {key} is {value!r}; a positive number is needed")
+            shown = _shown(value)
+            raise AdapterError(f"{self._path}: {key} is {shown}; a positive number is needed")
         return float(value)
 
     def _patterns(self, key: str) -> list[tuple[re.Pattern[str], float]]:
@@ -192,6 +200,10 @@ class _Config:
             ]
         except re.error as error:
             raise AdapterError(f"{self._path}: {key} has an invalid pattern: {error}") from error
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:60]
 
 
 def _num_repeats(pattern: str) -> int:

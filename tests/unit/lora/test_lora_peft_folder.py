@@ -102,6 +102,8 @@ def test_truncated_weights_are_refused(folder):
         ("trainable_token_indices", [1, 2]),
         ("target_parameters", ["mlp.experts"]),
         ("alora_invocation_tokens", [5]),
+        ("kasa_config", {"beta": 1e-4}),
+        ("use_rslora", "false"),
         ("init_lora_weights", "pissa"),
         ("init_lora_weights", "olora"),
         ("r", 0),
@@ -120,6 +122,13 @@ def test_truncated_weights_are_refused(folder):
 def test_unsupported_field_is_refused_by_name(folder, field, value):
     change_config(folder, **{field: value})
     refuse(folder, CONFIG, field)
+
+
+def test_refusal_quotes_a_long_value_in_part(folder):
+    change_config(folder, modules_to_save=["x" * 100_000])
+    with pytest.raises(AdapterError) as caught:
+        load_peft(folder, SPEC)
+    assert len(str(caught.value)) < 1_000
 
 
 def test_adapter_without_factors_is_refused(folder):
