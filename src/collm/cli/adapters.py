@@ -58,8 +58,10 @@ def history(
     Evidence is how strongly the samples speak for and against the candidate; 20
     is proof at an error of 5 %.
     """
+    path = f"/adapters/{segment(name)}/history"
     with connect(url) as client:
-        rows: list[dict[str, Any]] = client.get(f"/adapters/{segment(name)}/history")["data"]
+        # One more, to know whether there are; a job that never ends has decided very often.
+        rows: list[dict[str, Any]] = client.get(path, {"limit": limit + 1})["data"]
     shown = rows[-limit:]
     if as_json:
         print_json(shown)

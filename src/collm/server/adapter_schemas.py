@@ -44,7 +44,7 @@ class RollbackBody(Body):
 class HistoryQuery(Body):
     """Parameters of ``GET /adapters/{name}/history``."""
 
-    limit: Annotated[int, Field(ge=1)] | None = None
+    limit: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
 
 
 class ExportQuery(Body):

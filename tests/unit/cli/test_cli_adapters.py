@@ -148,6 +148,8 @@ def test_history_shows_the_latest_and_says_that_there_are_more(api):
     assert "refusal" not in result.stdout
     assert "--limit" in result.stderr
     assert json.loads(run("history", "support", "--json", "--limit", 1).stdout) == DECISIONS[1:]
+    asked = [dict(request.url.params) for request in api.requests]
+    assert asked == [{"limit": "2"}] * 2, "not all that were ever made"
 
 
 def test_history_of_an_unknown_adapter_is_one_line_and_exit_code_1(api):

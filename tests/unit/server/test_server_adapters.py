@@ -48,6 +48,13 @@ def test_history_tells_each_decision_with_its_numbers(http):
     assert decision["numbers"] == {"evidence": 40.0, "candidate_loss": "nan"}
 
 
+@pytest.mark.parametrize("limit", [0, -1, 10**30])
+def test_history_of_no_or_absurdly_many_decisions_is_refused(http, limit):
+    response = http.get("/adapters/helper/history", params={"limit": limit})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "limit"
+
+
 def test_history_of_an_unknown_adapter_is_404_that_lists_what_exists(http):
     response = http.get("/adapters/nobody/history")
     assert response.status_code == 404

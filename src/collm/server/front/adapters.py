@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from collm.server.adapter_schemas import HistoryQuery
 from collm.server.admin_key import ADMIN
 from collm.server.errors import ErrorReply
 from collm.server.front.descriptions import fields_of
@@ -13,9 +14,9 @@ from collm.server.front.forms import placed_form
 from collm.server.front.front import front_of
 from collm.server.front.gateway import Gateway, Reply
 from collm.server.front.listings import MISSING_HEADER
-from collm.server.front.placement import check_replica, split_query
+from collm.server.front.placement import REPLICA, check_replica, split_query
 from collm.server.multipart import FORM_OVERHEAD_BYTES
-from collm.server.parsing import read_body
+from collm.server.parsing import parse_query, read_body
 
 router = APIRouter()
 
@@ -32,10 +33,14 @@ async def list_versions(http: Request) -> Response:
 @router.get("/adapters/{name}/history")
 async def show_history(http: Request, name: str) -> Response:
     """List what every replica decided about an adapter, oldest first."""
-    return await _list(http, lambda row: (row["decided_at_s"], row["replica"]))
+    asked = {name: value for name, value in http.query_params.items() if name != REPLICA}
+    limit = parse_query(HistoryQuery, asked).limit
+    return await _list(http, lambda row: (row["decided_at_s"], row["replica"]), limit)
 
 
-async def _list(http: Request, place: Callable[[dict[str, Any]], Any]) -> Response:
+async def _list(
+    http: Request, place: Callable[[dict[str, Any]], Any], num_last: int | None = None
+) -> Response:
     gateway = Gateway(front_of(http), http)
     named, query = split_query(http)
     if named is not None:
@@ -46,8 +51,10 @@ async def _list(http: Request, place: Callable[[dict[str, Any]], Any]) -> Respon
     if replies and not found:
         return replies[0].response()
     rows = [{**row, "replica": reply.replica_id} for reply in found for row in reply.json()["data"]]
+    rows.sort(key=place)
+    shown = rows if num_last is None else rows[-num_last:]
     missing = gateway.missing(reply.replica_id for reply in replies)
-    return JSONResponse({"object": "list", "data": sorted(rows, key=place)}, headers=_said(missing))
+    return JSONResponse({"object": "list", "data": shown}, headers=_said(missing))
 
 
 @router.get("/adapters/export")

@@ -80,6 +80,10 @@ def test_history_is_merged_and_an_unknown_adapter_is_404(two_desks):
         async with two_desks() as (front, one, two):
             rows = (await front.http.get("/adapters/helper/history")).json()["data"]
             assert [row["replica"] for row in rows] == ["r0", "r1"]
+            latest = await front.http.get("/adapters/helper/history", params={"limit": 1})
+            assert latest.json()["data"] == rows[1:]
+            wrong = await front.http.get("/adapters/helper/history", params={"limit": 0})
+            assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "limit")
             assert (await front.http.get("/adapters/nobody/history")).status_code == 404
 
     asyncio.run(main())
