@@ -6,7 +6,7 @@ exactly the tokens that it will be asked to continue.
 
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,19 +125,29 @@ class Tokenizer:
         )
         return self._encode_marked(text)
 
-    def encode_training(self, messages: Sequence[Message]) -> TrainingTokens:
-        """Encode a chat for training; every assistant turn is supervised to its end token.
+    def encode_training(
+        self, messages: Sequence[Message], learned: Collection[int] | None = None
+    ) -> TrainingTokens:
+        """Encode a chat for training; assistant turns are supervised to their end token.
 
         Before each supervised turn stand exactly the tokens that serving would send to have it
-        generated. What follows the last assistant turn is dropped.
+        generated. What follows the last supervised turn is dropped.
+
+        Args:
+            messages: The chat.
+            learned: Indices of the assistant turns to supervise; ``None`` takes all.
 
         Raises:
-            RequestError: No assistant turn, or one whose first characters the tokenizer joins
-                with the prompt so that no single sequence serves all turns.
+            RequestError: No such turn, or one whose first characters the tokenizer joins with the
+                prompt so that no single sequence serves all turns.
             ModelError: The template puts something else before an answer than it asks with, or
                 does not end answers with an end-of-sequence token.
         """
-        turns = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
+        turns = [
+            i
+            for i, message in enumerate(messages)
+            if message.get("role") == "assistant" and (learned is None or i in learned)
+        ]
         if not turns:
             raise RequestError("need at least one assistant message", param="messages")
         marked = self._mark(messages[: turns[-1] + 1])

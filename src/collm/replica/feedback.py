@@ -1,8 +1,9 @@
 """What users say about answers, and the samples that it makes.
 
 A better answer is learned with weight 1. A rating of r weighs the served answer by max(0, 2r - 1):
-a perfect one like a better answer, a middling one or worse not at all. Another rating of the same
-choice takes the place of the one before, and its sample that one's.
+a perfect one like a better answer, a middling one or worse not at all. Earlier answers in the
+prompt are read and not learned. Another rating of the same choice takes the place of the one
+before, and its sample that one's.
 """
 
 import asyncio

@@ -152,7 +152,7 @@ class JobBuilder:
         config = self.config(record)
         try:
             encode_sample(
-                Conversation(messages=messages),
+                Conversation(messages=messages, learned=_answer_of(messages)),
                 self._tokenizer,
                 max_tokens=config.micro_batch_tokens,
             )
@@ -170,7 +170,10 @@ class JobBuilder:
         for item in feedback:
             assert item.messages is not None
             conversation = Conversation(
-                messages=item.messages, sample_id=item.feedback_id, weight=item.weight
+                messages=item.messages,
+                sample_id=item.feedback_id,
+                weight=item.weight,
+                learned=_answer_of(item.messages),
             )
             try:
                 samples.append(
@@ -292,6 +295,11 @@ def conversation_of(sample: Sample) -> Conversation:
     """Return a sample as training takes it."""
     messages = [{"role": turn.role, "content": turn.content} for turn in sample.messages]
     return Conversation(messages=messages, slice=sample.group)
+
+
+def _answer_of(messages: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+    """Return the turn that feedback is about: nobody said what those in the prompt are worth."""
+    return frozenset({len(messages) - 1})
 
 
 def _held_out_enough(config: JobConfig, num_samples: int, min_samples: int) -> JobConfig:

@@ -26,6 +26,8 @@ class Conversation:
     """Name by which it can be removed; empty derives one from its text."""
     weight: float = 1.0
     """See ``TokenSample``."""
+    learned: frozenset[int] | None = None
+    """Indices of the assistant's turns to learn; ``None`` for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ def clipped(samples: Iterable[TokenSample], max_tokens: int) -> tuple[TokenSampl
 
 
 def _encode(conversation: Conversation, tokenizer: Tokenizer) -> TokenSample:
-    tokens = tokenizer.encode_training(conversation.messages)
+    tokens = tokenizer.encode_training(conversation.messages, conversation.learned)
     return TokenSample(
         tokens.token_ids,
         tokens.is_supervised,

@@ -30,8 +30,10 @@ def with_template(tmp_path: Path, template: str) -> Tokenizer:
     return Tokenizer(tmp_path, (EOS_TOKEN_ID,))
 
 
-def supervised_text(tokenizer: Tokenizer, messages: list[Message]) -> str:
-    tokens = tokenizer.encode_training(messages)
+def supervised_text(
+    tokenizer: Tokenizer, messages: list[Message], learned: set[int] | None = None
+) -> str:
+    tokens = tokenizer.encode_training(messages, learned)
     pairs = zip(tokens.token_ids, tokens.is_supervised, strict=True)
     return tokenizer.decode([token_id for token_id, counts in pairs if counts])
 
@@ -153,6 +155,18 @@ def test_every_assistant_turn_is_supervised_to_its_end_token(tokenizer: Tokenize
     assert list(tokens.token_ids[: len(prompt)]) == prompt
 
 
+def test_only_the_turns_to_learn_are_supervised(tokenizer: Tokenizer) -> None:
+    second: Message = {"role": "assistant", "content": "The fox."}
+    chat = [USER, ANSWER, USER, second]
+    whole = tokenizer.encode_training(chat)
+    last = tokenizer.encode_training(chat, {3})
+    assert last.token_ids == whole.token_ids
+    assert supervised_text(tokenizer, chat, {3}) == "The fox."
+    assert tokenizer.encode_training(chat, {0, 1}) == tokenizer.encode_training(chat[:2])
+    with pytest.raises(RequestError, match="at least one assistant message"):
+        tokenizer.encode_training(chat, {0, 2})
+
+
 def test_chat_without_assistant_cannot_be_trained(tokenizer: Tokenizer) -> None:
     with pytest.raises(RequestError, match="at least one assistant message"):
         tokenizer.encode_training([USER])
@@ -169,6 +183,7 @@ def test_earlier_answer_that_merges_with_its_prompt_is_refused(tmp_path: Path) -
     assert supervised_text(tokenizer, [USER, merging]) == "ox"
     with pytest.raises(RequestError, match="before the last one"):
         tokenizer.encode_training([USER, merging, USER, merging])
+    assert supervised_text(tokenizer, [USER, merging, USER, merging], {3}) == "ox"
 
 
 def test_template_whose_answers_do_not_follow_its_prompt_is_an_error(tmp_path: Path) -> None:

@@ -55,14 +55,16 @@ def replica(opened):
     return opened(learning())
 
 
-def record(replica, response_id="r1", adapter="tutor", answers=("It is odd.", "No.")):
+def record(
+    replica, response_id="r1", adapter="tutor", answers=("It is odd.", "No."), prompt=PROMPT
+):
     replica.feedback.record(
         StoredResponse(
             response_id=response_id,
             model=adapter,
             adapter=adapter,
             version=f"{adapter}@1",
-            messages=PROMPT,
+            messages=prompt,
             answers=answers,
             created_at_s=0.0,
         )
@@ -90,6 +92,25 @@ def test_better_answer_becomes_a_sample_of_full_weight(replica, corpora):
 def knows(corpus, feedback):
     pools = (corpus.training.samples, corpus._held_out)
     return any(feedback.feedback_id in pool for pool in pools)
+
+
+def test_earlier_answers_in_the_prompt_are_not_learned(replica, corpora):
+    """What a user thinks of this answer says nothing of those that led to it."""
+    earlier = {"role": "assistant", "content": "It is even."}
+    record(replica, prompt=(*PROMPT, earlier, {"role": "user", "content": "Sure?"}))
+    feedback = add(replica, answer="It is odd.")
+    wait_until(lambda: knows(corpora[-1], feedback))
+    sample = found(corpora[-1], feedback)
+    pairs = zip(sample.token_ids, sample.is_supervised, strict=True)
+    learned = [token_id for token_id, counts in pairs if counts]
+    assert replica.client.tokenizer.decode(learned) == "It is odd."
+    assert "It is even." in replica.client.tokenizer.decode(sample.token_ids)
+
+
+def found(corpus, feedback):
+    pools = (corpus.training.samples, corpus._held_out)
+    (sample,) = [pool[feedback.feedback_id] for pool in pools if feedback.feedback_id in pool]
+    return sample
 
 
 @pytest.mark.parametrize(("rating", "weight"), [(1.0, 1.0), (0.8, 0.6), (0.75, 0.5)])
