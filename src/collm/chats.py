@@ -30,6 +30,8 @@ class Message:
 
     role: Role
     content: str
+    is_learned: bool = True
+    """Whether it is to be learned if the assistant says it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +75,8 @@ def parse_samples(lines: Iterable[bytes]) -> Iterator[Sample]:
 def parse_sample(line: str | bytes) -> Sample:
     """Read one line, in the form of OpenAI's fine-tuning files without tools.
 
-    ``name`` of a turn is ignored, as when serving. ``weight`` of a turn must be 1: every turn of
-    the assistant is learned.
+    ``name`` of a turn is ignored, as when serving. A turn of the assistant with ``weight`` 0 is not
+    learned; the last one must be.
 
     Raises:
         DataError: The line is no sample; the message names the field.
@@ -110,6 +112,11 @@ def _parse_messages(turns: object) -> tuple[Message, ...]:
     messages = tuple(_parse_message(turn, f"messages[{i}]") for i, turn in enumerate(turns))
     if messages[-1].role != "assistant":
         raise DataError(f"messages[{len(messages) - 1}].role: the last turn must be 'assistant'")
+    if not messages[-1].is_learned:
+        raise DataError(
+            f"messages[{len(messages) - 1}].weight: 0 on the last turn, which is the answer to be"
+            " learned; leave out what follows the last turn of weight 1"
+        )
     if not messages[-1].content:
         raise DataError(f"messages[{len(messages) - 1}].content: the answer is empty")
     return messages
@@ -126,8 +133,9 @@ def _parse_message(turn: object, where: str) -> Message:
         raise DataError(f"{where}.content: must be a string")
     if not _is_unicode(content):
         raise DataError(f"{where}.content: has half a character (a lone surrogate)")
-    _check_weight(turn.get("weight"), ROLES[role], where)
-    return Message(ROLES[role], content)
+    weight = turn.get("weight")
+    _check_weight(weight, ROLES[role], where)
+    return Message(ROLES[role], content, is_learned=weight != 0)
 
 
 def _check_names(turn: Mapping[str, object], where: str) -> None:
@@ -146,12 +154,7 @@ def _check_weight(weight: object, role: Role, where: str) -> None:
     if role != "assistant":
         raise DataError(f"{where}.weight: allowed for the role 'assistant' alone")
     if type(weight) is not int or weight not in (0, 1):
-        raise DataError(f"{where}.weight: must be 1, not {_shown(weight)}")
-    if weight == 0:
-        raise DataError(
-            f"{where}.weight: 0 is not supported, every turn of the assistant is learned; split the"
-            " conversation or leave the turn out"
-        )
+        raise DataError(f"{where}.weight: must be 0 or 1, not {_shown(weight)}")
 
 
 def _is_unicode(text: str) -> bool:

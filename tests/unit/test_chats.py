@@ -36,10 +36,10 @@ LINE = json.dumps({"messages": TURNS}).encode()
         ),
         (
             json.dumps({"messages": [TURNS[0], TURNS[1] | {"weight": 0}]}),
-            r"messages\[1\].weight: 0 is not supported",
+            r"messages\[1\].weight: 0 on the last turn",
         ),
-        (json.dumps({"messages": [TURNS[0], TURNS[1] | {"weight": True}]}), "weight: must be 1"),
-        (json.dumps({"messages": [TURNS[0], TURNS[1] | {"weight": 0.5}]}), "weight: must be 1"),
+        (json.dumps({"messages": [TURNS[0], TURNS[1] | {"weight": True}]}), "weight: must be 0"),
+        (json.dumps({"messages": [TURNS[0], TURNS[1] | {"weight": 0.5}]}), "weight: must be 0"),
         (
             json.dumps({"messages": [TURNS[0], TURNS[1] | {"content": "\ud800"}]}),
             r"messages\[1\].content: has half a character",
@@ -72,6 +72,13 @@ def test_fields_that_change_nothing_are_taken_as_when_serving():
     sample = parse_sample(json.dumps({"messages": turns, "tools": [], "functions": None}))
     assert [message.role for message in sample.messages] == ["system", "user", "assistant"]
     assert sample.extra == {}
+
+
+def test_turn_of_weight_0_is_kept_and_not_to_be_learned():
+    first, second = TURNS[1] | {"weight": 0}, TURNS[1] | {"weight": 1}
+    sample = parse_sample(json.dumps({"messages": [TURNS[0], first, TURNS[0], second]}))
+    assert [turn.is_learned for turn in sample.messages] == [True, False, True, True]
+    assert sample.messages[1].content == "hello"
 
 
 def test_mark_at_the_start_windows_line_ends_and_blank_lines_are_fine():

@@ -294,7 +294,8 @@ class JobBuilder:
 def conversation_of(sample: Sample) -> Conversation:
     """Return a sample as training takes it."""
     messages = [{"role": turn.role, "content": turn.content} for turn in sample.messages]
-    return Conversation(messages=messages, slice=sample.group)
+    learned = frozenset(i for i, turn in enumerate(sample.messages) if turn.is_learned)
+    return Conversation(messages=messages, slice=sample.group, learned=learned)
 
 
 def _answer_of(messages: Sequence[Mapping[str, Any]]) -> frozenset[int]:

@@ -1,8 +1,23 @@
-"""How much of a job's data is held out."""
+"""What of a job's data is learned, and how much is held out."""
 
 import pytest
 
+from collm.chats import Message, Sample
 from collm.replica import job_builder
+
+
+def test_turns_of_a_sample_that_are_not_to_be_learned_are_told():
+    turns = (
+        Message("user", "a"),
+        Message("assistant", "b", is_learned=False),
+        Message("user", "c"),
+        Message("assistant", "d"),
+    )
+    conversation = job_builder.conversation_of(Sample(messages=turns))
+    assert conversation.learned is not None
+    assert 1 not in conversation.learned
+    assert 3 in conversation.learned
+    assert conversation.messages[1] == {"role": "assistant", "content": "b"}
 
 
 @pytest.mark.parametrize(
