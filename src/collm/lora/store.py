@@ -225,20 +225,25 @@ class AdapterStore:
         Raises:
             UnknownAdapterError: There is no such adapter, or nothing is held for it.
         """
-        bad = self._active.get(adapter)
-        held = self._held.pop(adapter, None)
-        if held is None and bad is not None and bad == self._first.get(adapter):
-            held = BASE
+        bad, held = self._active.get(adapter), self.before(adapter)
         if held is None or bad is None:
             raise UnknownAdapterError(
                 f"adapter {adapter!r} has no earlier version to roll back to; "
                 f"available: {', '.join(self.names())}"
             )
+        self._held.pop(adapter, None)
         if held == BASE:
             del self._active[adapter]
         else:
             self._active[adapter] = held
         self._free_if_unused(bad)
+        return held
+
+    def before(self, adapter: str) -> VersionId | None:
+        """Return what ``rollback`` would return to, ``BASE`` included; ``None`` if it cannot."""
+        active, held = self._active.get(adapter), self._held.get(adapter)
+        if held is None and active is not None and active == self._first.get(adapter):
+            return BASE
         return held
 
     def return_to_base(self, adapter: str) -> None:

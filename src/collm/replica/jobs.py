@@ -20,7 +20,7 @@ from collm.store.jobs import EventKind, EventLevel, JobRecord, JobStatus
 from collm.training.base_version import BaseVersion
 from collm.training.events import TrainReport
 from collm.training.trainer import Trainer
-from collm.types import Evaluation, LearningState, VersionId
+from collm.types import BASE, Evaluation, LearningState, VersionId
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +90,7 @@ class JobDesk:
         active = self._adapters.active(adapter)
         if active != message.base:
             self._redirect(adapter, lambda: self._restart(adapter, active))
+        self._watch_again(record, active)
         if is_paused:
             self._trainer.pause(adapter)
         else:
@@ -295,6 +296,23 @@ class JobDesk:
             self._trainer.revert(adapter, base)
         else:
             self._trainer.reset(adapter, state)
+
+    def _watch_again(self, record: JobRecord, active: VersionId | None) -> None:
+        """Go on watching what the job promoted before a restart, by the feedback from now on."""
+        adapter = record.adapter
+        before = self._adapters.before(adapter)
+        if active is None or active != record.result or before is None:
+            return
+        if self._trainer.learns_together(adapter):
+            return
+        previous = None if before == BASE else before
+        state = None if previous is None else self._adapters.state(previous)
+        self._redirect(
+            adapter,
+            lambda: self._trainer.promoted(
+                adapter, active, self._adapters.state(active), previous, state
+            ),
+        )
 
     def _redirect(self, adapter: str, change: Callable[[], None]) -> None:
         try:

@@ -100,6 +100,38 @@ def test_job_built_before_another_version_became_active_goes_on_from_that():
     assert len(world.trainer.redirections) == 1
 
 
+def restarted(num_promoted, result):
+    """A job that is taken up again when so many versions of its own were promoted."""
+    world = World()
+    for seed in range(1, num_promoted + 1):
+        world.promote_learned(seed)
+    send(world, CancelJob)
+    world.folder.changes.clear()
+    world.trainer.calls.clear()
+    world.add_job(base=world.active, result=result)
+    return world
+
+
+@pytest.mark.parametrize(("num_promoted", "previous"), [(1, None), (2, "a@1")])
+def test_version_that_a_job_promoted_is_watched_again_after_a_restart(num_promoted, previous):
+    world = restarted(num_promoted, result=f"a@{num_promoted}")
+    assert world.trainer.calls == [("promoted", "a", f"a@{num_promoted}", previous)]
+
+
+def test_version_that_was_not_the_jobs_or_has_none_before_it_is_not_watched():
+    assert restarted(2, result="a@1").trainer.calls == []
+    assert restarted(2, result=None).trainer.calls == []
+    world = World()
+    for seed in (1, 2, 3):
+        world.promote_learned(seed)
+    world.roll_back()
+    send(world, CancelJob)
+    world.folder.changes.clear()
+    world.trainer.calls.clear()
+    world.add_job(base="a@2", result="a@2")
+    assert world.trainer.calls == []
+
+
 def test_job_built_before_the_first_version_was_taken_back_begins_afresh():
     world = World()
     world.promote_learned(1)
