@@ -122,7 +122,7 @@ class FineTuning:
         if (building := self._building.get(job_id)) is not None:
             building.cancel()
             await asyncio.wait((building,))
-        adapter = (await self.get(job_id)).adapter
+        adapter = (await self._unfinished(job_id)).adapter
         reply: Future[JobRecord] = Future()
         message = CancelJob(adapter=adapter, job_id=job_id, reply=reply)
         return await self._post.ask(message, reply)
@@ -171,7 +171,9 @@ class FineTuning:
         self._check_slots(len(data.jobs.unfinished()) + 1)
         return data.jobs.add(
             adapter=request.adapter,
-            settings=requested_settings(request.hyperparameters, request.seed),
+            settings=requested_settings(
+                request.hyperparameters, request.seed, self._terms.layout.rank
+            ),
             is_continuous=request.is_continuous,
             training_file=request.training_file,
             validation_file=request.validation_file,
@@ -221,6 +223,9 @@ class FineTuning:
         """Return a job that has not ended, once it is built."""
         if (building := self._building.get(job_id)) is not None:
             await asyncio.wait((building,))
+        return await self._unfinished(job_id)
+
+    async def _unfinished(self, job_id: str) -> JobRecord:
         record = await self.get(job_id)
         if record.status.has_ended:
             raise StateError(f"job {job_id} has ended: {record.status}", code="job_ended")

@@ -12,7 +12,7 @@ from collm.training.config import JobConfig
 _DEFAULT_EPOCHS = 3
 """Of a job that ends, when its client leaves the choice here."""
 _SAME_NAME = ("rank", "alpha", "learning_rate", "tokens_per_step", "weight", "replay_share", "seed")
-_DEFAULTS = {field.name: field.default for field in fields(JobConfig)}
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(JobConfig)}
 
 
 def configured_settings(config: JobConfig) -> dict[str, Any]:
@@ -22,10 +22,17 @@ def configured_settings(config: JobConfig) -> dict[str, Any]:
 
 
 def requested_settings(
-    hyperparameters: Mapping[str, int | float], seed: int | None
+    hyperparameters: Mapping[str, int | float], seed: int | None, max_rank: int
 ) -> dict[str, Any]:
-    """Return the settings of a job that a client asked for, for its row."""
-    return {**hyperparameters, "seed": seed or 0}
+    """Return the settings of a job that a client asked for, for its row.
+
+    A rank that the client leaves open is one that can be served, with alpha in proportion.
+    """
+    settings: dict[str, Any] = {**hyperparameters, "seed": seed or 0}
+    if "rank" not in settings and max_rank < _DEFAULTS["rank"]:
+        settings["rank"] = max_rank
+        settings.setdefault("alpha", _DEFAULTS["alpha"] * max_rank / _DEFAULTS["rank"])
+    return settings
 
 
 def requested_config(record: JobRecord) -> JobConfig:

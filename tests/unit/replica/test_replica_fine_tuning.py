@@ -119,6 +119,16 @@ def test_job_runs_publishes_and_succeeds_after_its_epochs(opened):
     assert [item.job_id for item in opened.do(found).items] == [job.job_id]
 
 
+def test_job_that_leaves_its_rank_open_is_served_whatever_the_largest_is(opened):
+    """The replica's slots have rank 4, a quarter of the default."""
+    chosen = {name: value for name, value in QUICK.items() if name != "rank"} | {"n_epochs": 12}
+    job = opened.create(training_file=opened.upload(), is_continuous=False, hyperparameters=chosen)
+    opened.wait_for(job.job_id, JobStatus.SUCCEEDED)
+    active = [info for info in opened.replica.client.versions() if info.is_active]
+    assert [info.rank for info in active] == [4]
+    assert opened.ask("get", job.job_id).result == active[0].version
+
+
 def test_job_of_feedback_alone_can_prove_something_after_some_thirty_pieces(opened):
     for number in range(40):
         opened.replica.data.feedback.add(**feedback(f"It is answer number {number}."))

@@ -14,7 +14,7 @@ from factories.archives import job_record
 
 
 def config_of(is_continuous=False, seed=None, training_file="file-1", **hyperparameters):
-    settings = requested_settings(hyperparameters, seed)
+    settings = requested_settings(hyperparameters, seed, max_rank=64)
     return requested_config(
         job_record(
             settings=settings,
@@ -39,6 +39,14 @@ def test_choices_are_taken_over():
     assert (config.weight, config.replay_share, config.seed) == (2.0, 0.0, 5)
 
 
+@pytest.mark.parametrize(
+    ("chosen", "rank", "alpha"), [({}, 4, 8.0), ({"alpha": 3.0}, 4, 3.0), ({"rank": 2}, 2, 32.0)]
+)
+def test_rank_that_is_left_open_is_one_that_can_be_served(chosen, rank, alpha):
+    config = requested_config(job_record(settings=requested_settings(chosen, None, max_rank=4)))
+    assert (config.rank, config.alpha) == (rank, alpha)
+
+
 def test_learning_rate_is_given_or_multiplied():
     assert config_of(learning_rate=0.5).learning_rate == 0.5
     default = JobConfig(adapter="tutor", data="x").learning_rate
@@ -51,7 +59,7 @@ def test_continuous_job_has_no_last_epoch_and_may_have_no_file():
 
 
 def test_samples_per_step_are_turned_into_tokens_by_the_builder():
-    record = job_record(settings=requested_settings({"batch_size": 16}, None))
+    record = job_record(settings=requested_settings({"batch_size": 16}, None, 64))
     assert samples_per_step(record) == 16
     assert samples_per_step(job_record()) is None
 
