@@ -76,6 +76,7 @@ async def import_adapter(request: Request) -> Response:
         if "promote" in form:
             texts["promote"] = text_of(form, "promote")
         asked = parse_query(ImportFields, texts)
+        _refuse_base(service, "name", asked.name)
         config, weights = file_of(form, CONFIG), file_of(form, WEIGHTS)
         check_size(CONFIG, config.size, MAX_CONFIG_BYTES)
         check_size(WEIGHTS, weights.size, service.config.max_adapter_bytes)
@@ -118,6 +119,7 @@ async def load_lora_adapter(request: Request) -> Response:
     """Serve a PEFT folder of the server's machine under a name, as vLLM does."""
     service = service_of(request)
     body = await read_as(LoadBody, request, service.config.max_body_bytes)
+    _refuse_base(service, "lora_name", body.lora_name)
     with blaming("lora_path"):
         await service.adapters.load(body.lora_name, body.lora_path, in_place=body.load_inplace)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
@@ -140,4 +142,12 @@ def blaming(param: str) -> Iterator[None]:
     except UnknownAdapterError:
         raise
     except AdapterError as error:
-        raise RequestError(str(error), param=param, code="invalid_adapter") from error
+        text = str(error)
+        blamed = CONFIG if param == WEIGHTS and text.startswith(CONFIG) else param
+        raise RequestError(text, param=blamed, code="invalid_adapter") from error
+
+
+def _refuse_base(service: Service, param: str, name: str) -> None:
+    if name == service.replica.base_model:
+        message = f"an adapter cannot have the base model's name {name!r}"
+        raise RequestError(message, param=param, code="invalid_value")

@@ -7,7 +7,7 @@ import pytest
 from collm.errors import AdapterError, RequestError, UnknownAdapterError
 from factories.fake_backends import fake_backends
 from factories.fake_desks import FakeAdapterDesk
-from factories.fake_replica import VERSION
+from factories.fake_replica import VERSION, FakeReplica
 from factories.server_thread import running_server
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -135,6 +135,20 @@ def test_adapter_that_does_not_fit_is_400_with_the_reason(http, desk):
     desk.refusal = AdapterError("made for another base")
     error = error_of(post_import(http, form()), 400)
     assert (error["param"], error["message"]) == (WEIGHTS, "made for another base")
+
+
+def test_base_models_name_is_refused_by_the_field_that_has_it(http, desk, monkeypatch):
+    monkeypatch.setattr(FakeReplica, "base_model", "tiny")
+    assert error_of(post_import(http, form(), name="tiny"), 400)["param"] == "name"
+    body = {"lora_name": "tiny", "lora_path": "x"}
+    assert error_of(http.post("/v1/load_lora_adapter", json=body), 400)["param"] == "lora_name"
+    assert desk.import_paths == []
+    assert desk.loaded == {}
+
+
+def test_mistake_in_the_configuration_blames_that_part(http, desk):
+    desk.refusal = AdapterError(f"{CONFIG}: use_dora is True; supported is False")
+    assert error_of(post_import(http, form()), 400)["param"] == CONFIG
 
 
 def test_load_and_unload_answer_as_vllm_does(http, desk):
