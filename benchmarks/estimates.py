@@ -165,7 +165,8 @@ async def send(
 
 
 async def read(replica: Replica, request: Request) -> None:
-    async with aclosing(replica.client.submit(request)) as stream:
+    (events,) = replica.client.submit(request)
+    async with aclosing(events) as stream:
         async for _ in stream:
             pass
 

@@ -196,7 +196,8 @@ class ArmReplica:
         return answers
 
     async def _read(self, request: Request, answer: _Answer) -> None:
-        async with aclosing(self.client.submit(request)) as stream:
+        (events,) = self.client.submit(request)
+        async with aclosing(events) as stream:
             async for event in stream:
                 if event.token_id is not None:
                     answer.token_times_s.append(self.client.now_s())

@@ -105,6 +105,9 @@ def _replay(
 
 
 class _Pins:
+    def is_version(self, model: str) -> bool:
+        return False
+
     def pin(self, model: str) -> Binding:
         return Binding(version=VersionId(model), slot=0)
 

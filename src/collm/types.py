@@ -101,7 +101,7 @@ class TokenEvent(NamedTuple):
     finish_reason: FinishReason | None = None
     """Set on the last event of a choice."""
     version: VersionId | None = None
-    """The adapter version that serves the request; ``None`` if it never started."""
+    """The adapter version that serves the request; ``None`` if it was bound to none yet."""
     num_cached_tokens: int = 0
     """Prompt tokens whose keys and values came from the prefix cache."""
     admitted_at_s: float | None = None

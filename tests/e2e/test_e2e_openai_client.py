@@ -169,12 +169,11 @@ def test_completion_streams_several_prompts_and_choices(client):
     assert texts == dict.fromkeys(range(4), "Hello!")
 
 
-def test_several_prompts_of_one_call_ask_for_the_same_version(client, replica):
+def test_several_prompts_of_one_call_are_submitted_together(client, replica):
     client.completions.create(model="helper", prompt=["a", "b"])
-    assert [request.model for request in replica.requests] == [VERSION, VERSION]
-    replica.requests.clear()
-    client.completions.create(model="helper", prompt="a")
-    assert [request.model for request in replica.requests] == ["helper"]
+    client.completions.create(model="helper", prompt="c")
+    calls = [[(one.model, one.prompt) for one in call] for call in replica.calls[-2:]]
+    assert calls == [[("helper", (97,)), ("helper", (98,))], [("helper", (99,))]]
 
 
 def test_answer_that_changes_its_version_is_an_error(client, script):

@@ -91,6 +91,9 @@ class FakePins:
         assert self.pins[version] == 0
         del self.slots[version]
 
+    def is_version(self, model: str) -> bool:
+        return model in self.slots
+
     def pin(self, model: str) -> Binding:
         version = self.active.get(model, VersionId(model))
         if version not in self.slots:
@@ -188,6 +191,10 @@ class Loop:
     def add(self, *requests: Request) -> None:
         for new in requests:
             self.record(self.scheduler.add(new))
+
+    def add_call(self, *requests: Request) -> None:
+        """Add requests that came in one call."""
+        self.record(self.scheduler.add(*requests))
 
     def abort(self, request_id: str) -> None:
         self.record(self.scheduler.abort(RequestId(request_id)))

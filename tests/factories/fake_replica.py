@@ -180,6 +180,8 @@ class FakeReplica:
         self.tokenizer = ByteTokenizer()
         self.is_alive = True
         self.requests: list[Request] = []
+        self.calls: list[tuple[Request, ...]] = []
+        """The requests that were submitted together."""
         self.closed_early: list[RequestId] = []
         self.finished: dict[RequestId, list[int]] = {}
         """Choices that were ended from outside."""
@@ -191,7 +193,11 @@ class FakeReplica:
     def now_s(self) -> float:
         return 12.5
 
-    def submit(self, request: Request) -> FakeStream:
+    def submit(self, *requests: Request) -> list[FakeStream]:
+        self.calls.append(requests)
+        return [self._start(request) for request in requests]
+
+    def _start(self, request: Request) -> FakeStream:
         self.requests.append(request)
         finished = self.finished.setdefault(request.request_id, [])
         return FakeStream(self._play(request), finished)

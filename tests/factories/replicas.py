@@ -237,7 +237,11 @@ class Rig:
 
     def submit(self, *requests: Request) -> None:
         for request in requests:
-            self.inbox.put(Submit(request))
+            self.inbox.put(Submit((request,)))
+
+    def submit_call(self, *requests: Request) -> None:
+        """Submit requests that came in one call."""
+        self.inbox.put(Submit(requests))
 
     def step(self) -> StepReport:
         self.trainer.begin_pause()

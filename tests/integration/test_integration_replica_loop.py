@@ -66,7 +66,7 @@ def test_request_that_comes_in_the_midst_of_a_quantum_waits_for_that_one_alone(c
         arrivals.append((name, quantum.kind, len(rig.trainer.ran)))
         if len(arrivals) == 100:
             publish_from_outside(rig, "new-basis", seed=1)
-        rig.inbox.put(Submit(greedy(name, random_tokens(3, len(arrivals)), max_tokens=1)))
+        rig.inbox.put(Submit((greedy(name, random_tokens(3, len(arrivals)), max_tokens=1),)))
 
     if is_busy:
         rig.submit(greedy("busy", [9, 9], max_tokens=250))

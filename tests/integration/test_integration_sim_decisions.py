@@ -94,11 +94,13 @@ def run_engine(checkpoint, requests, monkeypatch) -> tuple[Decisions, list]:
             prompt = random_tokens(one.num_prompt_tokens, one.number)
             rig.inbox.put(
                 Submit(
-                    greedy(
-                        f"{one.number:09d}",
-                        prompt,
-                        max_tokens=one.num_output_tokens,
-                        arrived_at_s=one.at_s,
+                    (
+                        greedy(
+                            f"{one.number:09d}",
+                            prompt,
+                            max_tokens=one.num_output_tokens,
+                            arrived_at_s=one.at_s,
+                        ),
                     )
                 )
             )

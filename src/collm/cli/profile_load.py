@@ -62,7 +62,8 @@ class ProfileLoad:
             arrived_at_s=self._client.now_s(),
         )
         first_s = 0.0
-        async with aclosing(self._client.submit(request)) as stream:
+        (events,) = self._client.submit(request)
+        async with aclosing(events) as stream:
             async for event in stream:
                 if event.error is not None:
                     raise event.error

@@ -2,11 +2,12 @@
 
 from bisect import insort
 from collections.abc import Sequence as Row
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Protocol
 
 from collm.engine.blocks import BlockManager
 from collm.engine.config import SchedulerConfig
+from collm.engine.events import News, end_event, in_order, not_finite, token_event
 from collm.engine.plan import (
     Backlog,
     SampledToken,
@@ -15,7 +16,7 @@ from collm.engine.plan import (
     StepPlan,
     scheduled,
 )
-from collm.engine.sequence import Order, RequestGroup, Sequence
+from collm.engine.sequence import RequestGroup, Sequence
 from collm.engine.stretch import Stretch, find_stretch
 from collm.engine.waiting import WaitingQueue
 from collm.errors import AdapterError, CapacityError, CollmError, QueueFullError, RequestError
@@ -29,11 +30,14 @@ from collm.types import (
 )
 
 _BY_ORDER = attrgetter("order")
-_News = list[tuple[Order, TokenEvent]]
 
 
 class VersionPins(Protocol):
     """Holds adapter versions for requests."""
+
+    def is_version(self, model: str) -> bool:
+        """Return whether a model name means one version, as long as that is there."""
+        ...
 
     def pin(self, model: str) -> Binding:
         """Hold the version that a model name means now; ``AdapterError`` if there is none."""
@@ -57,8 +61,11 @@ class Scheduler:
 
     Sequences have one total order: arrival, then request id, then choice. Admission follows it,
     preemption takes its last running sequence, events of one step are sorted by it. So the first
-    unfinished sequence always makes progress, and with it every sequence in turn. A request holds
-    one version from its first admission until its last choice has let go of its blocks.
+    unfinished sequence always makes progress, and with it every sequence in turn.
+
+    A request holds one version until its last choice has let go of its blocks: from its first
+    admission, since it is to be answered by what is active then; from ``add`` if it names a version
+    itself, or shares one with other requests, since that may be gone by its admission.
 
     ``schedule`` and ``update`` alternate; ``add``, ``finish`` and ``abort`` may come at any time.
     What a step in flight still reads (blocks, version) is released by that step's ``update``.
@@ -98,7 +105,7 @@ class Scheduler:
         self._running: list[Sequence] = []  # sorted by order
         self._waiting = WaitingQueue(config.max_waiting)
         self._in_flight: set[Sequence] = set()
-        self._failed_admissions: _News = []
+        self._failed_admissions: News = []
 
     @property
     def has_work(self) -> bool:
@@ -141,28 +148,21 @@ class Scheduler:
             return None
         return find_stretch(self._running, self._blocks, self._max_len)
 
-    def add(self, request: Request) -> list[TokenEvent]:
-        """Queue a request's choices.
+    def add(self, *requests: Request) -> list[TokenEvent]:
+        """Queue the requests of one call, each with its choices; several get the same version.
 
         Returns:
             Nothing, or an error event per choice of a request that is refused: ``RequestError``
             when the model cannot hold its prompt, ``CapacityError`` when this replica never can,
-            ``QueueFullError`` when too many wait.
+            ``QueueFullError`` when too many wait, ``AdapterError`` when it names no version.
         """
-        assert request.request_id not in self._groups, f"{request.request_id} was added twice"
-        group = RequestGroup(request)
-        error = self._refusal(request)
-        if error is not None:
-            return [_end_event(s, FinishReason.ERROR, error) for s in group.sequences]
-        self._groups[request.request_id] = group
-        for sequence in group.sequences:
-            self._waiting.push(sequence)
-        return []
+        is_shared = len(requests) > 1
+        return [event for one in requests for event in self._add(one, is_shared=is_shared)]
 
     def abort(self, request_id: RequestId) -> list[TokenEvent]:
         """End a request's live choices; an unknown or ended request has none."""
         group = self._groups.get(request_id)
-        return [] if group is None else _in_order(self._end_group(group, FinishReason.ABORT))
+        return [] if group is None else in_order(self._end_group(group, FinishReason.ABORT))
 
     def finish(self, request_id: RequestId, choice: int) -> list[TokenEvent]:
         """End one choice with ``FinishReason.STOP``, as when its text met a stop string.
@@ -172,7 +172,7 @@ class Scheduler:
         group = self._groups.get(request_id)
         if group is None or group.sequences[choice].is_finished:
             return []
-        event = _end_event(group.sequences[choice], FinishReason.STOP)
+        event = end_event(group.sequences[choice], FinishReason.STOP)
         self._finish(group.sequences[choice])
         return [event]
 
@@ -223,8 +223,8 @@ class Scheduler:
         for sequence in broken:
             if not sequence.is_finished:
                 group = self._groups[sequence.request.request_id]
-                news += self._end_group(group, FinishReason.ERROR, _not_finite(sequence))
-        return _in_order(news)
+                news += self._end_group(group, FinishReason.ERROR, not_finite(sequence))
+        return in_order(news)
 
     def fail(self, plan: StepPlan, error: Exception) -> list[TokenEvent]:
         """End every request of a step that could not be computed; takes the place of ``update``."""
@@ -237,7 +237,7 @@ class Scheduler:
                 self._release(sequence)
         for request_id in live_ids:
             news += self._end_group(self._groups[request_id], FinishReason.ERROR, error)
-        return _in_order(news)
+        return in_order(news)
 
     def check(self) -> None:
         """Assert what only a bug could break, about blocks above all; cheap enough when idle."""
@@ -250,6 +250,26 @@ class Scheduler:
             assert sequence.binding is not None
         live = [s for group in self._groups.values() for s in group.sequences if not s.is_finished]
         assert len(live) == len(self._running) + len(self._waiting), "a sequence is lost"
+
+    def _add(self, request: Request, *, is_shared: bool) -> list[TokenEvent]:
+        assert request.request_id not in self._groups, f"{request.request_id} was added twice"
+        group = RequestGroup(request)
+        error = self._refusal(request)
+        if error is None and (is_shared or self._pins.is_version(request.model)):
+            error = self._hold(group)
+        if error is not None:
+            return [end_event(s, FinishReason.ERROR, error) for s in group.sequences]
+        self._groups[request.request_id] = group
+        for sequence in group.sequences:
+            self._waiting.push(sequence)
+        return []
+
+    def _hold(self, group: RequestGroup) -> AdapterError | None:
+        try:
+            group.bind(self._pins.pin(group.request.model))
+        except AdapterError as error:
+            return error
+        return None
 
     def _refusal(self, request: Request) -> CollmError | None:
         num_tokens = len(request.prompt)
@@ -325,13 +345,13 @@ class Scheduler:
             budget -= chunk
 
     def _try_admit(self, group: RequestGroup, sequence: Sequence) -> bool:
-        """Pin the request if this is its first admission, and take blocks; undo both if too few."""
-        is_first = group.binding is None
-        if is_first:
+        """Pin the request if it holds no version yet, and take blocks; undo both if too few."""
+        is_unbound = group.binding is None
+        if is_unbound:
             group.bind(self._pins.pin(group.request.model))
         # A spare block for each running sequence: they would soon preempt the newcomer otherwise.
         if not self._blocks.try_admit(sequence, num_spare=len(self._running)):
-            if is_first:
+            if is_unbound:
                 self._unpin(group)
                 group.bind(None)
             return False
@@ -361,16 +381,7 @@ class Scheduler:
         reason = self._finish_reason(sequence, token.token_id)
         if reason is not None:
             self._finish(sequence)
-        return TokenEvent(
-            request_id=sequence.request.request_id,
-            choice=sequence.choice,
-            token_id=token.token_id,
-            finish_reason=reason,
-            version=sequence.binding.version if sequence.binding else None,
-            num_cached_tokens=sequence.num_cached_tokens,
-            admitted_at_s=sequence.admitted_at_s,
-            logprobs=token.logprobs,
-        )
+        return token_event(sequence, token, reason)
 
     def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
         sampling = sequence.request.sampling
@@ -386,9 +397,9 @@ class Scheduler:
 
     def _end_group(
         self, group: RequestGroup, reason: FinishReason, error: Exception | None = None
-    ) -> _News:
+    ) -> News:
         live = [sequence for sequence in group.sequences if not sequence.is_finished]
-        news = [(sequence.order, _end_event(sequence, reason, error)) for sequence in live]
+        news = [(sequence.order, end_event(sequence, reason, error)) for sequence in live]
         for sequence in live:
             self._finish(sequence)
         return news
@@ -415,30 +426,3 @@ class Scheduler:
         assert group.binding is not None
         self._pins.unpin(group.binding)
         group.binding = None
-
-
-def _end_event(
-    sequence: Sequence, reason: FinishReason, error: Exception | None = None
-) -> TokenEvent:
-    return TokenEvent(
-        request_id=sequence.request.request_id,
-        choice=sequence.choice,
-        token_id=None,
-        finish_reason=reason,
-        version=sequence.binding.version if sequence.binding else None,
-        num_cached_tokens=sequence.num_cached_tokens,
-        admitted_at_s=sequence.admitted_at_s,
-        error=error,
-    )
-
-
-def _not_finite(sequence: Sequence) -> AdapterError:
-    version = sequence.binding.version if sequence.binding else None
-    return AdapterError(
-        f"{version} gives no finite numbers for this prompt, so there is no answer; ask another"
-        " version, or roll the adapter back"
-    )
-
-
-def _in_order(news: _News) -> list[TokenEvent]:
-    return [event for _, event in sorted(news, key=itemgetter(0))]

@@ -65,6 +65,10 @@ class AdapterStore:
 
     # Requests
 
+    def is_version(self, model: str) -> bool:
+        """Return whether ``model`` is the name of a loaded version."""
+        return model in self._loaded
+
     def pin(self, model: str) -> Binding:
         """Bind a request to what ``model`` names now, until ``unpin``.
 

@@ -67,7 +67,7 @@ class Deliveries:
 
 
 class TokenStream:
-    """Events of one request until all its choices have ended."""
+    """Events of one request until all its choices have ended; opened before it is submitted."""
 
     def __init__(self, request: Request, deliveries: Deliveries, inbox: Inbox) -> None:
         self._request_id = request.request_id
@@ -75,7 +75,6 @@ class TokenStream:
         self._deliveries = deliveries
         self._inbox = inbox
         self._queue = deliveries.open(request.request_id)
-        inbox.put(Submit(request))
 
     def __aiter__(self) -> AsyncIterator[TokenEvent]:
         return self
@@ -152,9 +151,11 @@ class ReplicaClient:
         """Return the loop's monotonic time."""
         return self._clock.now_s()
 
-    def submit(self, request: Request) -> TokenStream:
-        """Start a request; closing the stream aborts it."""
-        return TokenStream(request, self._deliveries, self._inbox)
+    def submit(self, *requests: Request) -> tuple[TokenStream, ...]:
+        """Start the requests of one call, which one version serves; closing a stream aborts its."""
+        streams = tuple(TokenStream(one, self._deliveries, self._inbox) for one in requests)
+        self._inbox.put(Submit(requests))
+        return streams
 
     def abort(self, request_id: RequestId) -> None:
         """End a request's choices with ``FinishReason.ABORT``."""

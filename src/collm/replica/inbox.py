@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Start a request."""
+    """Start the requests of one call; several are served by one version."""
 
-    request: Request
+    requests: tuple[Request, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,9 +212,10 @@ class StepLoop:
 
     def _handle(self, message: Message) -> None:
         match message:
-            case Submit(request):
-                self._log.begin(request)
-                self._publish(self._scheduler.add(request))
+            case Submit(requests):
+                for request in requests:
+                    self._log.begin(request)
+                self._publish(self._scheduler.add(*requests))
             case Finish(request_id, choice):
                 self._publish(self._scheduler.finish(request_id, choice))
             case Abort(request_id):

@@ -96,7 +96,7 @@ class AnswerGroup:
 
     @property
     def version(self) -> VersionId:
-        """The version that serves the first prompt."""
+        """The version that serves them all."""
         return self._answers[0].version
 
     @property

@@ -95,8 +95,8 @@ class Replica(Protocol):
         """Return the replica's monotonic time, which arrivals are measured on."""
         ...
 
-    def submit(self, request: Request) -> EventStream:
-        """Start a request; closing the stream aborts it."""
+    def submit(self, *requests: Request) -> Sequence[EventStream]:
+        """Start the requests of one call, which one version serves; closing a stream aborts its."""
         ...
 
     def abort(self, request_id: RequestId) -> None:

@@ -97,11 +97,10 @@ class Generation:
         traceparent: str | None,
     ) -> list[Request]:
         many = len(prompts) > 1
-        model = self._version_now() if many else self._body.model
         return [
             Request(
                 request_id=RequestId(f"{self._id}-{number}" if many else self._id),
-                model=model,
+                model=self._body.model,
                 prompt=tuple(prompt),
                 sampling=self._sampling(limit),
                 n=self._body.n,
@@ -110,18 +109,6 @@ class Generation:
             )
             for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=True))
         ]
-
-    def _version_now(self) -> str:
-        """Return the name of the very version that the call's model means now.
-
-        Several prompts are admitted one by one; by an adapter's name alone, a swap in between would
-        have them served by different versions.
-        """
-        named = self._body.model
-        for card in self._service.replica.models():
-            if card.id == named and card.version != BASE:
-                return card.version
-        return named
 
     def _sampling(self, max_tokens: int) -> SamplingParams:
         if self._body.min_tokens > max_tokens:
@@ -136,10 +123,10 @@ class Generation:
         return self._body.sampling(max_tokens, self._num_logprobs)
 
     def _submit(self, requests: Sequence[Request]) -> AnswerGroup:
-        replica = self._service.replica
+        streams = self._service.replica.submit(*requests)
         answers = [
-            Answer(replica.submit(request), request, self._choices(number * self._body.n))
-            for number, request in enumerate(requests)
+            Answer(stream, request, self._choices(number * self._body.n))
+            for number, (stream, request) in enumerate(zip(streams, requests, strict=True))
         ]
         return AnswerGroup(answers, self._service.open_ids)
 

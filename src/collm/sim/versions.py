@@ -37,6 +37,10 @@ class Versions:
         self._pins: dict[VersionId, int] = {}
         self._slots = {first.version: 0, BASE: BASE_SLOT}
 
+    def is_version(self, model: str) -> bool:
+        """Return ``False``: simulated requests name the adapter."""
+        return False
+
     def pin(self, model: str) -> Binding:
         """Hold the active version."""
         version = self.active.version

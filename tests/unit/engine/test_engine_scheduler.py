@@ -280,12 +280,12 @@ def test_a_prefix_hit_never_crosses_versions():
     assert cached == {"a": 0, "b": 0, "c": 0, "d": 8}
 
 
-def test_a_version_that_vanished_while_queued_is_an_error_of_that_request_alone():
+def test_an_adapter_that_vanished_while_queued_is_an_error_of_that_request_alone():
     loop = Loop(config=SchedulerConfig(max_running=2))
     version = loop.pins.publish("tutor", "1")
     loop.add(request("a", [1, 2], max_tokens=3), request("a2", [1, 2], max_tokens=3))
     loop.step()
-    loop.add(request("b", [1], n=2, model="tutor@1"), request("c", [3], arrived_at_s=1.0))
+    loop.add(request("b", [1], n=2, model="tutor"), request("c", [3], arrived_at_s=1.0))
     loop.pins.remove(version)
     loop.drain()
     for choice in range(2):

@@ -15,6 +15,9 @@ BLOCK_SIZE, TOKEN = 4, 0
 
 
 class NoPins:
+    def is_version(self, model: str) -> bool:
+        return False
+
     def pin(self, model: str) -> Binding:
         return Binding(BASE, BASE_SLOT)
 

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 from collm.replica.client import Deliveries, TokenStream
-from collm.replica.inbox import Abort, Finish, Inbox, Submit
+from collm.replica.inbox import Abort, Finish, Inbox
 from collm.types import FinishReason, RequestId, TokenEvent
 from factories.replicas import greedy
 
@@ -31,12 +31,10 @@ def run(test):
     asyncio.run(asyncio.wait_for(test, 30))
 
 
-def test_stream_submits_and_yields_its_own_events_to_the_last():
+def test_stream_yields_its_own_events_to_the_last():
     async def test():
         deliveries, inbox = Deliveries(), Inbox()
-        request = greedy("a", [1])
-        stream = TokenStream(request, deliveries, inbox)
-        assert messages(inbox) == [Submit(request)]
+        stream = TokenStream(greedy("a", [1]), deliveries, inbox)
         last = token("a", finish=FinishReason.LENGTH)
         publish_in_thread(deliveries, token("a"), token("other"), last)
         assert [event async for event in stream] == [token("a"), last]
@@ -54,7 +52,7 @@ def test_closing_a_stream_aborts_what_still_runs_once():
         await anext(stream)
         await stream.aclose()
         await stream.aclose()
-        assert messages(inbox)[1:] == [Abort(RequestId("a"))]
+        assert messages(inbox) == [Abort(RequestId("a"))]
         publish_in_thread(deliveries, token("a"))
         assert [event async for event in stream] == []
 
@@ -66,7 +64,7 @@ def test_finish_asks_for_the_end_of_one_choice():
         deliveries, inbox = Deliveries(), Inbox()
         stream = TokenStream(greedy("a", [1]), deliveries, inbox)
         stream.finish(0)
-        assert messages(inbox)[1:] == [Finish(RequestId("a"), 0)]
+        assert messages(inbox) == [Finish(RequestId("a"), 0)]
         publish_in_thread(deliveries, token("a", finish=FinishReason.STOP))
         assert len([event async for event in stream]) == 1
 
