@@ -124,12 +124,6 @@ def interleave(sides: Mapping[str, Callable[[int], float]], rounds: int) -> dict
     return {name: Rates(tuple(measured)) for name, measured in values.items()}
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least ``share`` of ``values`` do not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
-
-
 def checkpoint_folder(arguments: argparse.Namespace) -> Path:
     """Return the checkpoint that all sides load."""
     return find_checkpoint(arguments.model, cache_dir=cache_dir())

@@ -5,14 +5,14 @@ folder in the same dtype, and take turns in one process with the same number of 
 one optimizer step over the same samples. Tokens are those of the samples on every side: padding
 does not count, and a beginning that samples share counts for each of them.
 
+It fails when a kind of quantum takes longer than its limit at p99, on a machine that is quiet.
+
 Run as: python benchmarks/training.py
 """
 
 import argparse
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from common import (
     checkpoint_folder,
     interleave,
     make_parser,
-    percentile,
     progress,
 )
 
@@ -40,7 +39,6 @@ from collm.model.tokenizer import Tokenizer
 from collm.model.weights import load_weights
 from collm.pacing.config import PacingConfig
 from collm.pacing.cost import QuantumCostModel
-from collm.pacing.quanta import Quantum, QuantumKind
 from collm.training.config import JobConfig
 from collm.training.corpus import open_corpus
 from collm.training.events import TrainReport
@@ -48,16 +46,10 @@ from collm.training.job import Job
 from collm.training.samples import Conversation, TokenSample, prepare_samples
 from collm.training.trainer import Trainer
 from collm.workload.samples import load_samples
-from training_sides import RANK, CollmSide, PeftSide, max_loss_difference, without_shared_prefix
+from quantum_log import QuantumLog
+from training_sides import CollmSide, PeftSide, max_loss_difference, without_shared_prefix
 
 _SNAPSHOT_EVERY_S = 5.0
-_LEARNING = (
-    QuantumKind.PREPARE,
-    QuantumKind.FORWARD,
-    QuantumKind.LOSS,
-    QuantumKind.BACKWARD,
-    QuantumKind.OPTIMIZER,
-)
 _MAX_LOSS_DIFFERENCE = 0.05
 """Nats per token between the sides' losses on the same samples; bfloat16 rounds differently."""
 
@@ -87,10 +79,32 @@ def main() -> None:
         "Training tokens/s (median, lowest to highest); ratio to the faster peer",
         [_speed_row(report, name, samples, folder, decoder) for name, samples in workloads.items()],
     )
-    long = random_samples(128, length, checkpoint.spec.vocab_size)
-    for name, samples in (("chats of clinc150", prepared), (f"{length} tokens each", long)):
-        _measure_quanta(report, name, samples, decoder)
+    _check_quanta(report, prepared, length, decoder)
+
+
+def _check_quanta(
+    report: Report, prepared: Sequence[TokenSample], length: int, decoder: Decoder
+) -> None:
+    """Time the quanta of short, medium and the longest samples; finish the report.
+
+    Raises:
+        SystemExit: A kind of quantum is past its limit at p99.
+    """
+    longest = JobConfig(adapter="a", data="none").micro_batch_tokens
+    vocab_size = decoder.spec.vocab_size
+    sets = {"chats of clinc150": prepared}
+    for num_tokens in (length, longest):
+        sets[f"{num_tokens} tokens each"] = random_samples(64, num_tokens, vocab_size)
+    late = []
+    for name, samples in sets.items():
+        log = _measure_quanta(report, name, samples, decoder)
+        for kind, p99_ms in log.late_kinds().items():
+            late.append(f"{kind} ({name}): {p99_ms:.1f} ms, limit {log.limit_ms:g} ms")
+    for text in late:
+        report.note(f"past its limit at p99: {text}")
     report.finish()
+    if late:
+        raise SystemExit(f"{len(late)} kinds of quanta are past their limit at p99")
 
 
 def chats(folder: Path) -> tuple[TokenSample, ...]:
@@ -153,49 +167,11 @@ def _cells(rates: Mapping[str, Rates], peers: list[str]) -> dict[str, str]:
     return cells | {"ratio": f"{ratio:.2f}", "ratio, each prefix computed": f"{apart:.2f}"}
 
 
-@dataclass
-class _QuantumLog:
-    """Times and sizes of the quanta that ran, by kind."""
-
-    limit_ms: float
-    spent_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    sizes: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    num_tokens: int = 0
-    """Sample tokens behind finished optimizer steps."""
-
-    def add(self, quantum: Quantum, seconds: float) -> None:
-        """Note a quantum."""
-        self.spent_ms[quantum.kind].append(seconds * 1e3)
-        self.sizes[quantum.kind].append(quantum.size)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the table."""
-        return [
-            {
-                "quantum": kind,
-                "count": len(values),
-                "median size": percentile(self.sizes[kind], 0.5),
-                "p50 ms": f"{percentile(values, 0.5):.1f}",
-                "p99 ms": f"{percentile(values, 0.99):.1f}",
-                "max ms": f"{max(values):.1f}",
-                f"p99 ≤ {self.limit_ms:g} ms": (
-                    "yes" if percentile(values, 0.99) <= self.limit_ms else "NO"
-                ),
-            }
-            for kind, values in self.spent_ms.items()
-        ]
-
-    def rate(self) -> float:
-        """Return training tokens per second of learning, evaluation and copies left out."""
-        spent_ms = sum(sum(self.spent_ms.get(kind, ())) for kind in _LEARNING)
-        return self.num_tokens / (spent_ms / 1e3) if spent_ms else 0.0
-
-
 def _measure_quanta(
     report: Report, name: str, samples: Sequence[TokenSample], decoder: Decoder
-) -> None:
+) -> QuantumLog:
     """Train as an idle replica does, from an empty cost model on, and time every quantum."""
-    log = _QuantumLog(PacingConfig().max_quantum_ms)
+    log = QuantumLog(PacingConfig().max_quantum_ms)
     cost = QuantumCostModel()
     trainer = _trainer(name, samples, decoder, cost, log.limit_ms / 1e3)
     ends_s = time.monotonic() + report.arguments.seconds
@@ -215,6 +191,7 @@ def _measure_quanta(
     report.table(f"Quanta, {name}, micro-batches sized by the cost model", log.rows())
     report.raw[f"quanta/{name}"] = {kind: sorted(ms) for kind, ms in log.spent_ms.items()}
     report.note(f"{name}: {log.rate():.0f} training tokens/s in quanta that are sized so")
+    return log
 
 
 def _trainer(
@@ -224,8 +201,8 @@ def _trainer(
     cost: QuantumCostModel,
     max_quantum_s: float,
 ) -> Trainer:
-    config = JobConfig(adapter="a", data=name, rank=RANK, evaluate_every=4)
-    start = initial_state(lora_layout(decoder.spec, RANK), 0)
+    config = JobConfig(adapter="a", data=name, evaluate_every=4)
+    start = initial_state(lora_layout(decoder.spec, config.rank), 0)
     corpus = open_corpus(config, samples)
     job = Job(config, decoder, start, corpus, GateConfig(), cost, max_quantum_s, "keep")
     return Trainer([job], MonotonicClock())
