@@ -135,6 +135,8 @@ class StepLoop:
             return StepReport(0, 0)
         plan = self._scheduler.schedule(self._clock.now_s())
         self._publish(self._serve(plan))
+        if plan.is_empty:  # nobody waits for it, be there training to do or not
+            self._scheduler.check()
         load = plan.load()
         self._budget.begin(
             self._scheduler.progress(),
@@ -205,7 +207,6 @@ class StepLoop:
             self._send(events)
 
     def _wait(self, *, is_held_back: bool) -> None:
-        self._scheduler.check()
         started_s = self._clock.now_s()
         self._inbox.wait(_IDLE_WAIT_S)
         self._metrics.observe_idle(self._clock.now_s() - started_s, is_held_back=is_held_back)

@@ -51,6 +51,20 @@ def test_step_without_anything_to_do_is_empty(checkpoint):
     assert (report.num_tokens, report.num_quanta) == (0, 0)
 
 
+def test_blocks_are_checked_whenever_nothing_is_served_also_while_it_learns(rig, monkeypatch):
+    num_before = []
+    check = rig.engine.scheduler.check
+    monkeypatch.setattr(
+        rig.engine.scheduler, "check", lambda: (num_before.append(len(rig.trainer.ran)), check())
+    )
+    report = rig.loop.step()
+    assert report.num_quanta > 0
+    assert num_before == [0]
+    rig.submit(greedy("r", [5, 6, 7], max_tokens=3))
+    rig.loop.step()
+    assert num_before == [0], "a step that serves is not held up"
+
+
 def test_tokens_leave_before_training_starts(rig):
     order = []
     rig.trainer.on_run = lambda quantum: order.append(len(rig.tokens("r")))
