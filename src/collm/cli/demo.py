@@ -19,7 +19,9 @@ from collm.pacing.config import BudgetName
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 _SERVE = ("-m", "collm", "serve")
-_RATE = 2.4
+_MINUTES = 8.5
+_RATE = 2.65
+"""Enough for the tables to be over the first 300 answers and over the last 300."""
 _CLUSTER_RATE = 2.0
 """Two threads in one replica share each step; one thread each does less at once."""
 
@@ -33,7 +35,7 @@ def demo(
             max=MAX_MINUTES,
             help="How long requests arrive; a minute replays an hour of the trace.",
         ),
-    ] = 8.5,
+    ] = _MINUTES,
     seed: Annotated[
         int, typer.Option(help="Chooses requests, texts, and the order of training samples.")
     ] = 0,

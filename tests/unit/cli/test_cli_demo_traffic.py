@@ -1,6 +1,8 @@
 import pytest
 
-from collm.cli.demo_traffic import build_traffic
+from collm.cli import demo
+from collm.cli.demo_answers import WINDOW
+from collm.cli.demo_traffic import OUT_OF_SCOPE, build_traffic
 from collm.errors import ConfigError
 
 
@@ -17,6 +19,13 @@ def test_rate_and_mix_are_as_asked():
     assert 0 <= requests[0].at_s <= requests[-1].at_s <= 480
     halves = [sum(lower <= r.at_s < lower + 240 for r in requests) for lower in (0, 240)]
     assert min(halves) > 0.35 * len(requests)
+
+
+def test_a_usual_run_of_one_replica_has_300_answers_at_either_end():
+    traffic = build_traffic(demo._MINUTES, demo._RATE, 0)
+    scored = [r.expected for r in traffic.requests if r.expected is not None]
+    own = [answer for answer in scored if traffic.groups[answer] != OUT_OF_SCOPE]
+    assert len(own) >= 2 * WINDOW
 
 
 def test_all_ten_domains_and_out_of_scope_appear_throughout():
