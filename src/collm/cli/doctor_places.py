@@ -14,6 +14,7 @@ from collm.cluster.config import FRONT
 from collm.config import CollmConfig
 from collm.errors import ConfigError
 from collm.model.catalog import CATALOG, list_models
+from collm.model.hub_id import parse_hub_id
 from collm.server.run import bind
 
 _LEAST_FREE_BYTES = 256 * 2**20
@@ -104,7 +105,7 @@ def check_model(source: str, cache: Path) -> Finding:
         found = f"{source} is not here yet ({decimal(listing.size_bytes)})"
         advice = f"`collm models pull {source}`, or let `collm serve` do it; needs a network"
         return Finding(check="model", status=Status.NOTE, found=found, advice=advice)
-    if source.count("/") == 1 and not source.startswith((".", "/", "~")):
+    if parse_hub_id(source) is not None:
         found = f"{source} is a hub id"
         advice = "fetched at the first start unless the hub's cache has it; needs a network"
         return Finding(check="model", status=Status.NOTE, found=found, advice=advice)

