@@ -24,6 +24,7 @@ from collm.lora.state import AdapterState
 from collm.model.decoder import Decoder
 from collm.ops import quantized
 from collm.ops.quantized import Quantization, quantize
+from collm.training import microbatch
 from collm.training.attention import _FUSED_FROM
 from collm.training.microbatch import pack
 from collm.training.passes import Activations, Pass
@@ -47,6 +48,7 @@ class Case:
 
 CASES = {
     "one sample": Case(make_samples([21]), rank=4, alpha=4.0),
+    "long sample": Case(make_samples([98]), rank=3, alpha=6.0),
     "several groups": Case(make_samples([2, 70, 9, 17, 33, 16, 40, 5]), rank=3, alpha=5.0),
     "shared prefix": Case(make_samples([26, 60, 31, 90, 27], prefix=PREFIX), rank=8, alpha=32.0),
     "fused kernel": Case(make_samples([300, 20, 280, 257]), rank=1, alpha=2.0),
@@ -151,13 +153,17 @@ def sample_loss(model: Any, sample: TokenSample) -> Tensor:
 
 
 def learn(
-    decoder: Decoder, case: Case, activations: Activations, max_loss_rows: int
+    decoder: Decoder,
+    case: Case,
+    activations: Activations,
+    max_loss_rows: int,
+    max_rows: int | None = None,
 ) -> tuple[Shadow, Tensor]:
     """Run all quanta of one micro-batch; return the shadow and the loss of each sample."""
     embedding = decoder.weights.embedding
     state = random_state(decoder, case.rank)
     shadow = Shadow(state, case.alpha, embedding.dtype, embedding.device)
-    run = Pass(decoder, pack(case.samples), "a", max_loss_rows)
+    run = Pass(decoder, pack(case.samples), "a", max_loss_rows, max_rows)
     for _ in run.learn(shadow, activations):
         pass
     return shadow, run.loss.total
@@ -185,6 +191,22 @@ def test_gradients_through_quanta_equal_one_autograd_pass(
 ) -> None:
     shadow, losses = learn(decoder_of(family), CASES[name], activations, max_loss_rows=13)
     assert_same(shadow, losses, reference_of(family, name))
+
+
+@pytest.mark.parametrize("activations", ["keep", "recompute"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_of_a_sample_cut_by_rows_equal_one_autograd_pass(
+    family: Family,
+    activations: Activations,
+    decoder_of: Callable[[Family], Decoder],
+    reference_of: Callable[[Family, str], Reference],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(microbatch, "_MIN_PIECE", 8)
+    case = CASES["long sample"]
+    assert len(pack(case.samples).pieces(max_rows=30)) == 4
+    shadow, losses = learn(decoder_of(family), case, activations, max_loss_rows=13, max_rows=30)
+    assert_same(shadow, losses, reference_of(family, "long sample"))
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])

@@ -54,8 +54,8 @@ class PacingConfig:
     """Share of all three objectives kept back for steps longer than expected, and for what follows
     the step loop, such as detokenizing and HTTP."""
     max_quantum_ms: float = 40.0
-    """Longest quantum in milliseconds; micro-batches are sized and cut for it. A sample that takes
-    longer by itself is not cut: it waits for slack enough, and makes longer quanta."""
+    """Longest quantum in milliseconds; micro-batches are sized for it, and a sample that takes
+    longer by itself is cut by rows, down to 128."""
     quantile: float = 0.95
     """Share of steps and quanta whose time the predicted bounds should cover."""
     credit_share: float = 0.0

@@ -109,6 +109,15 @@ def pack_attention(
     return PackedAttention(num_prefix, tuple(groups))
 
 
+def attention_to_earlier(rows: range, window: int | None, dtype: torch.dtype) -> PackedAttention:
+    """Lay out attention of some rows of one sample to themselves and to all rows before them.
+
+    Arguments as those of ``pack_attention``. Queries of earlier rows come out zero.
+    """
+    group = _make_group([rows.start], [len(rows)], rows.start, rows.stop, window, dtype)
+    return PackedAttention(rows.start, (group,))
+
+
 def _make_group(
     starts: Sequence[int],
     lengths: Sequence[int],

@@ -91,7 +91,8 @@ class Learning:
         bound = self._most_tokens()
         batch = self.stream.next(bound if max_tokens is None else min(bound, max_tokens))
         max_loss_rows = self._limits.max_loss_rows(QuantumKind.LOSS)
-        run = Pass(self._decoder, batch, self._config.adapter, max_loss_rows)
+        max_rows = self._limits.max_rows()
+        run = Pass(self._decoder, batch, self._config.adapter, max_loss_rows, max_rows)
         shadow = self.state.shadow
         shadow.added_square.zero_()
         yield from run.learn(shadow, self._activations)

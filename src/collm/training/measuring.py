@@ -107,9 +107,12 @@ class Limits:
 
     def max_tokens(self) -> int:
         """Return the most tokens of a micro-batch."""
+        return max(1, min(self._max_tokens, self.max_rows()))
+
+    def max_rows(self) -> int:
+        """Return the most rows of half a layer, for which a long sample is cut."""
         kinds = (QuantumKind.FORWARD, QuantumKind.BACKWARD)
-        bounds = [self._sizes.max_size(kind, self._planned_s) for kind in kinds]
-        return max(1, min(self._max_tokens, *bounds))
+        return min(self._sizes.max_size(kind, self._planned_s) for kind in kinds)
 
     def max_loss_rows(self, kind: QuantumKind) -> int:
         """Return the most positions of one loss quantum."""
@@ -162,7 +165,8 @@ class Meter:
     ) -> Generator[Quantum, None, dict[str, Measured]]:
         """Return what is found about each sample, by id."""
         max_loss_rows = self._limits.max_loss_rows(QuantumKind.EVALUATE_LOSS)
-        run = Pass(self._decoder, batch, self._adapter, max_loss_rows)
+        max_rows = self._limits.max_rows()
+        run = Pass(self._decoder, batch, self._adapter, max_loss_rows, max_rows)
         yield from run.evaluate(operand)
         found = zip(
             batch.sample_ids,

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from collm.gate.config import GENERAL
-from collm.training.attention import PackedAttention, pack_attention
+from collm.pacing.quanta import cut
+from collm.training.attention import PackedAttention, attention_to_earlier, pack_attention
 from collm.training.native_attention import (
     NativeAttention,
     can_attend_natively,
@@ -19,6 +21,10 @@ _MIN_PREFIX = 8
 """Shortest common beginning worth computing once."""
 _ROW_MULTIPLE = 32
 """Large batches are padded to this: the matrix library keeps memory for every number of rows."""
+_MIN_PIECE = 128
+"""Fewest rows that a sample is cut into, if it is long enough: fewer make slow products."""
+_KEYS_OF_A_ROW = 2048
+"""Keys that cost a row as much time as its own products do; more on larger models."""
 _PADDED_FROM = 256
 """Rows from which a batch is padded; of a smaller one the padding would be too large a share."""
 
@@ -65,11 +71,39 @@ class MicroBatch:
         """Positions that the loss counts."""
         return self.targets.shape[0]
 
+    def pieces(self, max_rows: int | None) -> tuple[range, ...]:
+        """Return the rows that half a layer takes at a time: all, unless one sample is too long.
+
+        Args:
+            max_rows: Most rows wanted; a longer sample that is alone here is cut.
+        """
+        num_rows = self.num_tokens
+        if max_rows is None or num_rows <= max_rows or len(self.lengths) > 1:
+            return (range(num_rows),)
+        # Rows that attend to many keys take longer.
+        max_piece = max(_MIN_PIECE, int(max_rows / (1 + num_rows / _KEYS_OF_A_ROW)))
+        unit = 1 if num_rows % _ROW_MULTIPLE else _ROW_MULTIPLE
+        sizes = cut(num_rows // unit, max_piece // unit)
+        ends = list(accumulate(unit * size for size in sizes))
+        return tuple(map(range, [0, *ends], ends))
+
     def attention(
-        self, window: int | None, dtype: torch.dtype, head_dim: int
+        self, window: int | None, dtype: torch.dtype, head_dim: int, rows: range | None = None
     ) -> PackedAttention | NativeAttention:
-        """Return which rows attend to which in layers with this sliding window."""
-        if can_attend_natively(dtype, head_dim):
+        """Return which rows attend to which in layers with this sliding window.
+
+        Args:
+            window: The layers' sliding window.
+            dtype: Compute dtype.
+            head_dim: Features of a head.
+            rows: One of several ``pieces``: its queries, and the keys of all rows up to its end.
+        """
+        is_native = can_attend_natively(dtype, head_dim)
+        if rows is not None and len(rows) < self.num_tokens:
+            if is_native:  # to the kernels, earlier rows are a prefix
+                return span_attention(rows.start, [len(rows)], window, without_prefix=frozenset())
+            return attention_to_earlier(rows, window, dtype)
+        if is_native:
             return span_attention(
                 self.num_prefix, self.lengths, window, without_prefix=self.without_prefix
             )

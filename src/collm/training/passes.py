@@ -2,10 +2,10 @@
 
 Each function is a generator: it yields a quantum, and performs it when resumed. Nothing spans half
 layers but the residual stream between them, so a micro-batch can stop at any yield for as long as
-serving needs.
+serving needs. A sample that is too long for that goes through each half in several pieces.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,11 +16,12 @@ from torch.nn import functional
 
 from collm.lora.shadow import Shadow, TrainingFactors
 from collm.model.decoder import Decoder
-from collm.model.layers import Attend, Project, Target, attention_half, mlp_half
+from collm.model.layers import Project, Target
 from collm.model.weights import LayerWeights
 from collm.ops.elementwise import rms_norm
 from collm.ops.linear import FrozenLinear
 from collm.pacing.quanta import Quantum, QuantumKind, cut
+from collm.training.halves import AttentionHalf, Half, MlpHalf
 from collm.training.microbatch import MicroBatch
 
 Operand = Callable[[int, Target], tuple[Tensor, Tensor]]
@@ -55,14 +56,21 @@ class Pass:
         batch: Packed samples.
         adapter: Name put on the quanta.
         max_loss_rows: Most positions of one loss quantum.
+        max_rows: Most rows of half a layer, which a lone sample is cut for.
     """
 
     def __init__(
-        self, decoder: Decoder, batch: MicroBatch, adapter: str, max_loss_rows: int
+        self,
+        decoder: Decoder,
+        batch: MicroBatch,
+        adapter: str,
+        max_loss_rows: int,
+        max_rows: int | None = None,
     ) -> None:
         self._decoder = decoder
         self._batch = batch
         self._adapter = adapter
+        self._pieces = batch.pieces(max_rows)
         self._loss_pieces = cut(batch.num_supervised, max_loss_rows)
         self._hidden = torch.empty(0)
         num_samples = len(batch.lengths)
@@ -76,31 +84,41 @@ class Pass:
         keeps = activations == "keep"
         saved: list[tuple[Tensor, Tensor | None]] = []
         for index, half in enumerate(halves):
-            yield self._quantum(QuantumKind.FORWARD, self._batch.num_tokens, index)
-            x = self._hidden.requires_grad_()
-            with torch.set_grad_enabled(keeps):
-                y = half(x)
-            saved.append((x, y if keeps else None))
-            self._hidden = y.detach()
+            outputs: list[Tensor] = []
+            for piece, rows in enumerate(self._pieces):
+                yield self._quantum(QuantumKind.FORWARD, len(rows), index)
+                x = self._hidden[rows.start : rows.stop].requires_grad_()
+                with torch.set_grad_enabled(keeps):
+                    y = half.forward(x, piece)
+                saved.append((x, y if keeps else None))
+                outputs.append(y.detach())
+            self._hidden = _joined(outputs)
         gradient = torch.zeros_like(self._hidden)
         for index, (first, last) in enumerate(self._loss_spans()):
             yield self._quantum(QuantumKind.LOSS, last - first, index)
-            rows = self._batch.loss_rows[first:last]
-            gradient.index_copy_(0, rows, self._loss(first, last, wants_gradient=True))
+            loss_rows = self._batch.loss_rows[first:last]
+            gradient.index_copy_(0, loss_rows, self._loss(first, last, wants_gradient=True))
         for index in reversed(range(len(halves))):
-            yield self._quantum(QuantumKind.BACKWARD, self._batch.num_tokens, index)
-            x, kept = saved.pop()
-            y = halves[index](x) if kept is None else kept
-            (gradient,) = torch.autograd.grad(y, x, gradient)
+            gradients: list[Tensor] = []
+            for piece, rows in reversed(list(enumerate(self._pieces))):
+                yield self._quantum(QuantumKind.BACKWARD, len(rows), index)
+                x, kept = saved.pop()
+                y = halves[index].forward(x, piece) if kept is None else kept
+                dy = gradient[rows.start : rows.stop]
+                gradients.insert(0, halves[index].backward(x, y, piece, dy))
+            gradient = _joined(gradients)
 
     def evaluate(self, operand: Operand) -> Iterator[Quantum]:
         """Compute the loss alone, under the adapter that ``operand`` gives."""
         yield self._quantum(QuantumKind.PREPARE, self._batch.num_tokens)
         halves = self._prepare(lambda layer, index: _frozen_projection(layer, index, operand))
         for index, half in enumerate(halves):
-            yield self._quantum(QuantumKind.EVALUATE_FORWARD, self._batch.num_tokens, index)
-            with torch.no_grad():
-                self._hidden = half(self._hidden)
+            outputs: list[Tensor] = []
+            for piece, rows in enumerate(self._pieces):
+                yield self._quantum(QuantumKind.EVALUATE_FORWARD, len(rows), index)
+                with torch.no_grad():
+                    outputs.append(half.forward(self._hidden[rows.start : rows.stop], piece))
+            self._hidden = _joined(outputs)
         for index, (first, last) in enumerate(self._loss_spans()):
             yield self._quantum(QuantumKind.EVALUATE_LOSS, last - first, index)
             self._loss(first, last, wants_gradient=False)
@@ -108,23 +126,26 @@ class Pass:
     def _quantum(self, kind: QuantumKind, size: int, index: int = 0) -> Quantum:
         return Quantum(kind, size, index, self._adapter)
 
-    def _prepare(
-        self, projection: Callable[[LayerWeights, int], Project]
-    ) -> list[Callable[[Tensor], Tensor]]:
+    def _prepare(self, projection: Callable[[LayerWeights, int], Project]) -> list[Half]:
         """Look up embeddings and return the half layers in order."""
-        decoder, batch = self._decoder, self._batch
+        decoder, batch, spec = self._decoder, self._batch, self._decoder.spec
         self._hidden = decoder.weights.embedding.index_select(0, batch.token_ids)
-        rotation = decoder.rotary.rows(batch.positions)
+        rotations = [
+            decoder.rotary.rows(batch.positions[rows.start : rows.stop]) for rows in self._pieces
+        ]
         dtype = self._hidden.dtype
         attends = {
-            window: batch.attention(window, dtype, decoder.spec.head_dim).attend
-            for window in set(decoder.spec.sliding_windows)
+            window: [
+                batch.attention(window, dtype, spec.head_dim, rows).attend for rows in self._pieces
+            ]
+            for window in set(spec.sliding_windows)
         }
-        halves: list[Callable[[Tensor], Tensor]] = []
+        halves: list[Half] = []
         for index, layer in enumerate(decoder.weights.layers):
             project = projection(layer, index)
-            attend: Attend = attends[decoder.spec.sliding_windows[index]]
-            halves += _halves(decoder, layer, rotation, project, attend)
+            attend = attends[spec.sliding_windows[index]]
+            halves.append(AttentionHalf(layer, spec, rotations, project, attend))
+            halves.append(MlpHalf(layer, spec, project))
         return halves
 
     def _loss_spans(self) -> Iterator[tuple[int, int]]:
@@ -173,18 +194,8 @@ def warm_up(decoder: Decoder) -> None:
     weights.head_gradient.input_grad(table.new_zeros(32, table.shape[0]))
 
 
-def _halves(
-    decoder: Decoder,
-    layer: LayerWeights,
-    rotation: tuple[Tensor, Tensor],
-    project: Project,
-    attend: Attend,
-) -> Sequence[Callable[[Tensor], Tensor]]:
-    spec = decoder.spec
-    return (
-        lambda x: attention_half(x, layer, spec, rotation, project, attend),
-        lambda x: mlp_half(x, layer, spec, project),
-    )
+def _joined(pieces: list[Tensor]) -> Tensor:
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 def _training_projection(layer: LayerWeights, index: int, shadow: Shadow) -> Project:

@@ -87,3 +87,27 @@ def test_a_step_is_divided_by_weighted_supervised_tokens() -> None:
     assert batch.weights.tolist() == [0.5, 3.0]
     assert batch.supervised_weight == 4.0
     assert batch.num_supervised == 3
+
+
+@pytest.mark.parametrize(
+    ("length", "max_rows", "sizes"),
+    [
+        (300, None, [320]),
+        (300, 320, [320]),
+        (1_000, 800, [512, 512]),  # fewer rows than wanted, as they attend to more keys
+        (300, 1, [128, 96, 96]),  # never very few
+        (150, 140, [74, 73]),
+        (100, 1, [99]),
+    ],
+)
+def test_a_lone_sample_is_cut_into_pieces_of_as_many_rows_as_there_is_time_for(
+    length: int, max_rows: int | None, sizes: list[int]
+) -> None:
+    pieces = pack(make_samples([length])).pieces(max_rows)
+    assert [len(rows) for rows in pieces] == sizes
+    assert [row for rows in pieces for row in rows] == list(range(sum(sizes)))
+
+
+def test_several_samples_are_not_cut() -> None:
+    batch = pack(make_samples([200, 210]))
+    assert batch.pieces(100) == (range(batch.num_tokens),)

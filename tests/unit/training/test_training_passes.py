@@ -11,7 +11,7 @@ from collm.lora.bank import AdapterBank
 from collm.lora.shadow import Shadow
 from collm.lora.state import AdapterState
 from collm.model.decoder import Decoder
-from collm.pacing.quanta import cut, evaluation_quanta, micro_batch_quanta
+from collm.pacing.quanta import QuantumKind, cut, evaluation_quanta, micro_batch_quanta
 from collm.training.microbatch import pack
 from collm.training.passes import Pass
 from collm.training.samples import TokenSample
@@ -66,6 +66,27 @@ def test_an_evaluations_quanta_come_in_the_stated_order(decoder: Decoder) -> Non
     quanta = Pass(decoder, batch, "a", 7).evaluate(make_shadow(decoder).operand)
     loss_chunks = cut(batch.num_supervised, 7)
     assert tuple(quanta) == evaluation_quanta(4, batch.num_tokens, loss_chunks, "a")
+
+
+def test_a_sample_that_is_too_long_for_a_quantum_is_cut_by_rows(decoder: Decoder) -> None:
+    batch = pack(make_samples([300]))
+    quanta = tuple(Pass(decoder, batch, "a", 512, 200).learn(make_shadow(decoder), "keep"))
+    kinds = (QuantumKind.FORWARD, QuantumKind.BACKWARD)
+    cut_ones = [quantum for quantum in quanta if quantum.kind in kinds]
+    assert [quantum.size for quantum in cut_ones] == [160] * 16
+    forward = [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [quantum.index for quantum in cut_ones] == [*forward, *reversed(forward)]
+
+
+def test_a_sample_cut_by_rows_has_the_loss_of_the_whole_one(decoder: Decoder) -> None:
+    batch, shadow = pack(make_samples([300])), make_shadow(decoder)
+    whole = evaluate(decoder, make_samples([300]), shadow)
+    for begin in (lambda run: run.evaluate(shadow.operand), lambda run: run.learn(shadow, "keep")):
+        run = Pass(decoder, batch, "a", 512, 140)
+        for _ in begin(run):
+            pass
+        # Float32 sums in another order.
+        assert_close(run.loss.total, whole, atol=1e-3, rtol=1e-5)
 
 
 def test_a_samples_loss_does_not_depend_on_its_pack_mates(decoder: Decoder) -> None:
