@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ CHAT = {
     "ignore_eos": True,
 }
 LORA = LoraConfig(max_rank=4, num_slots=6)
+ROOMS = {"lora": LORA, "memory": MemoryConfig(kv_cache_mib=1, block_size=4, max_model_len=256)}
 
 
 def ask(url, **fields):
@@ -38,6 +40,25 @@ def ask(url, **fields):
 
 def number_of(version):
     return int(version.partition("@")[2] or 0)
+
+
+def check_training_goes_on(checkpoint, data_dir):
+    """A job that began anew would soon be as far again; it says itself where it begins."""
+    with DataFolder(data_dir, max_versions=1000, now_s=lambda: 0.0) as data:
+        (job,) = data.jobs.unfinished()
+        saved = data.checkpoints.load("tutor").meta
+    replica = open_tiny_replica(checkpoint, data_dir, learning(), **ROOMS)
+    assert replica.client.snapshot()["adapters"]["tutor"]["step"] >= int(saved["num_steps"])
+    wait_until(
+        lambda: replica.client.snapshot()["adapters"]["tutor"]["step"] > int(saved["num_steps"])
+    )
+    replica.close()
+    with DataFolder(data_dir, max_versions=1000, now_s=lambda: 0.0) as data:
+        events = data.jobs.events(job.job_id, limit=1_000).items
+        later = data.checkpoints.load("tutor").meta
+    (begins, *_) = (event.message for event in events if event.message.startswith("training "))
+    assert begins == f"training goes on at step {saved['num_steps']}"
+    assert int(later["num_steps"]) > int(saved["num_steps"])
 
 
 @pytest.fixture
@@ -123,8 +144,9 @@ def test_killed_replica_comes_back_with_its_versions_and_its_training(folders, p
     assert number_of(active) >= max(map(number_of, answers))
     assert num_steps > 0
 
-    rooms = {"lora": LORA, "memory": MemoryConfig(kv_cache_mib=1, block_size=4, max_model_len=256)}
-    replica = open_tiny_replica(checkpoint, data_dir, **rooms)
+    check_training_goes_on(checkpoint, shutil.copytree(data_dir, data_dir.parent / "copy"))
+
+    replica = open_tiny_replica(checkpoint, data_dir, **ROOMS)
     with running_server(backends_of(replica)) as server:
         serving = {info.version: info for info in replica.client.versions()}
         assert serving[active].is_active
@@ -138,11 +160,12 @@ def test_killed_replica_comes_back_with_its_versions_and_its_training(folders, p
         last = version
     replica.close()
 
-    replica = open_tiny_replica(checkpoint, data_dir, learning(), **rooms)
+    replica = open_tiny_replica(checkpoint, data_dir, learning(), **ROOMS)
     with running_server(backends_of(replica)) as server:
         version, text = ask(server.url)
         assert version == last or number_of(version) > max(map(number_of, published))
         assert text == answers.get(version, text)
-        wait_until(lambda: replica.client.snapshot()["adapters"]["tutor"]["step"] > num_steps)
+        # Its job ended when the configuration had none; this is another one.
+        wait_until(lambda: replica.client.snapshot()["adapters"]["tutor"]["step"] > 0)
         assert replica.client.snapshot()["adapters"]["tutor"]["error"] is None
     replica.close()

@@ -93,6 +93,15 @@ class Evidence:
         if self._num_added >= self._first_look:
             self._peak = max(self._peak, self.value)
 
+    def may_prove(self, error: float, num_differences: int) -> bool:
+        """Whether so many differences in all would prove it, if they went on as those so far."""
+        if self.proves(error) or not self._num_added:
+            return True
+        if self.value <= 1.0:
+            return False
+        pace = math.log(self.value) / self._num_added
+        return pace * num_differences >= -math.log(error)
+
     def proves(self, error: float) -> bool:
         """Whether the mean was shown to be above 0; once true it stays so."""
         return self._peak * error >= 1.0

@@ -28,6 +28,8 @@ class Verdict(StrEnum):
     """At least one slice is worse past its bound."""
     NOT_FINITE = "not_finite"
     """The candidate's loss is NaN or infinite on some sample."""
+    OVERTAKEN = "overtaken"
+    """It was not on course to be proven better, and gave way to a newer candidate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +180,11 @@ class Trial:
         # Without any finite active loss there is no mean to compare, and anything finite is better.
         is_lower = self._candidate_sum < self._active_sum or self._num_summed == 0
         return is_lower and self._better.proves(self._config.error)
+
+    @property
+    def is_on_course(self) -> bool:
+        """Whether it is proven, or would be by ``max_samples`` if they went on as those so far."""
+        return self._better.may_prove(self._config.error, self._config.max_samples)
 
     def add(self, pair: PairedLoss) -> None:
         """Count one more held-out sample, which neither side was trained on."""

@@ -95,7 +95,7 @@ class LearningMetrics(MetricSet):
         self.decisions = self.counter(
             "collm_gate_decisions_total",
             "Candidates judged, by verdict: `better`, `worse`, `not_shown`, `slice_worse`, "
-            "`not_finite`.",
+            "`not_finite`, `overtaken`.",
             "adapter",
             "verdict",
         )

@@ -43,6 +43,7 @@ _REASONS = {
     Verdict.NOT_SHOWN: "not shown to be better on held-out samples",
     Verdict.SLICE_WORSE: "worse on a slice of the held-out samples",
     Verdict.NOT_FINITE: "its loss is not finite",
+    Verdict.OVERTAKEN: "not on course to be shown better; a newer candidate takes its turn",
 }
 
 

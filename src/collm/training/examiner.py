@@ -177,6 +177,24 @@ class Examiner:
             self._hand_out(trial)
         return FinishedTrial(trial.candidate, trial.step, report)
 
+    def give_way(self, step: int) -> FinishedTrial | None:
+        """End the open trial if its candidate is of ``step`` or older and not on course.
+
+        Ending it costs nothing of what the next one may err: each candidate's evidence begins with
+        a capital of 1, and one that is given up is not served.
+        """
+        trial = self._open
+        if trial is None or trial.step > step or trial.trial.is_on_course:
+            return None
+        report = trial.trial.report()
+        if report.verdict is not Verdict.NOT_SHOWN:  # it is decided, and says so when it goes on
+            return None
+        self._open = None
+        self._rotation.advance(trial.measured)
+        self._num_worse = 0
+        report = replace(report, verdict=Verdict.OVERTAKEN)
+        return FinishedTrial(trial.candidate, trial.step, report)
+
     def _hand_out(self, trial: OpenTrial) -> None:
         """Note that a candidate is to be served: its losses are known."""
         self._served = trial.candidate

@@ -35,6 +35,9 @@ from collm.training.samples import TokenSample
 from collm.training.snapshots import Program, Snapshots
 from collm.types import BASE, VersionId
 
+_GIVE_WAY_AFTER = 4
+"""Evaluations that may come due during a trial before it must be on course to go on."""
+
 
 class Job:
     """An adapter's shadow, its optimizer, and its place in its data.
@@ -268,6 +271,7 @@ class Job:
         self._is_ahead = True
         if self.num_steps % self.config.evaluate_every == 0:
             self._is_evaluation_due = True
+            self._give_way()
         if report.was_skipped and not self._state.is_finite:
             self._start_over("its parameters are no longer finite")
 
@@ -321,6 +325,15 @@ class Job:
                 else f"{self._gate.max_worse} evaluations in a row proved it worse than what is "
                 "served"
             )
+
+    def _give_way(self) -> None:
+        """End a trial that the shadow has left behind, unless it is on course to be decided."""
+        num_steps_behind = _GIVE_WAY_AFTER * self.config.evaluate_every
+        found = self._examiner.give_way(self.num_steps - num_steps_behind)
+        if found is not None:
+            report = found.report
+            event = HeldOutReport(adapter=self.name, step=found.step, report=report, candidate=None)
+            self.events.append(event)
 
     def _start_over(self, reason: str) -> None:
         """Throw the shadow away and go on from what is served."""

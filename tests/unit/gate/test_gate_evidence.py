@@ -39,6 +39,24 @@ def test_nothing_is_proven_before_the_first_look() -> None:
     assert evidence.proves(0.05)
 
 
+def test_evidence_may_prove_what_its_pace_so_far_comes_to() -> None:
+    evidence = Evidence()
+    assert evidence.may_prove(0.05, num_differences=1), "nobody knows yet"
+    for _ in range(10):
+        evidence.add(0.1)
+    # (1.05^10 + 1.095^10) / 2 = 2.05; 20 is its 4.16th power, so 42 differences would do.
+    assert evidence.value == pytest.approx(2.054, abs=1e-3)
+    assert evidence.may_prove(0.05, num_differences=42)
+    assert not evidence.may_prove(0.05, num_differences=41)
+
+
+def test_evidence_that_has_lost_capital_is_on_no_way_to_a_proof() -> None:
+    evidence = Evidence()
+    for _ in range(5_000):
+        evidence.add(-1.0)
+    assert not evidence.may_prove(0.05, num_differences=10**9)
+
+
 def test_without_any_difference_nothing_is_proven() -> None:
     assert not Evidence().proves(0.999)
 

@@ -56,6 +56,15 @@ def test_so_few_held_out_samples_that_chance_could_do_it_never_show_anything() -
     assert trial.verdict(**ALL) is Verdict.NOT_SHOWN
 
 
+def test_a_trial_is_on_course_if_its_most_samples_would_do_at_the_pace_so_far() -> None:
+    assert trial_of(wave(-0.1, 40)).is_on_course
+    assert not trial_of(wave(-0.005, 40)).is_on_course
+    assert not trial_of(wave(0.1, 40)).is_on_course
+    few = GateConfig(slice_share=0.0, max_samples=45)
+    assert not trial_of(wave(-0.05, 40), few).is_on_course
+    assert trial_of(wave(-0.3, 40), few).is_on_course, "it is proven"
+
+
 def test_equal_losses_ask_for_more_until_the_samples_run_out() -> None:
     trial = trial_of([pair(1.0, 1.0)] * 100)
 

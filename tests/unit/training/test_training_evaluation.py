@@ -357,12 +357,12 @@ def test_a_trial_waits_until_enough_of_each_slice_is_affordable(decoder: Decoder
     assert all(sums.n >= 3 for sums in first.report.slices.values())
 
 
-def saving_job(decoder: Decoder, **config: object) -> Job:
+def saving_job(decoder: Decoder, share: float = 0.1, **config: object) -> Job:
     """Return a job with less to spend at first than the proof that is asked for takes."""
-    gate = gate_config(min_samples=12, error=1e-12, evaluation_share=0.1)
+    gate = gate_config(min_samples=12, error=1e-12, evaluation_share=share)
     return make_job(
         decoder,
-        job_config(learning_rate=5e-3, evaluate_every=5, **config),
+        job_config(**({"learning_rate": 5e-3, "evaluate_every": 5} | config)),
         training=TRAINING,
         held_out=lessons(120, RIGHT, seed=20),
         gate=gate,
@@ -381,6 +381,42 @@ def test_a_trial_that_runs_out_of_allowance_waits_and_goes_on_with_the_same_cand
     assert report.report.verdict is Verdict.BETTER
     assert report.candidate is frozen
     assert report.num_samples == len(read) == len(set(read))
+
+
+def idle_job(decoder: Decoder) -> Job:
+    """Return a job whose shadow hardly moves, with little to spend on finding that out."""
+    return make_job(
+        decoder,
+        job_config(learning_rate=1e-9, evaluate_every=2),
+        training=TRAINING,
+        held_out=lessons(200, RIGHT, seed=20),
+        gate=gate_config(min_samples=6, error=0.01, evaluation_share=0.02),
+    )
+
+
+def test_a_trial_that_gets_nowhere_makes_way_for_a_newer_candidate(decoder: Decoder) -> None:
+    job = idle_job(decoder)
+    trainer = trainer_of(job)
+    run_until(trainer, lambda _: job._examiner.has_open_trial)
+    begun_at = job.num_steps
+    (report,) = evaluations(run_until(trainer, evaluations))
+    assert (report.step, report.report.verdict) == (begun_at, Verdict.OVERTAKEN)
+    assert report.candidate is None
+    # It was left behind at the fourth evaluation that came due, two steps after each other.
+    assert begun_at + 8 <= job.num_steps < begun_at + 10
+    run_until(trainer, lambda _: job._examiner.has_open_trial)
+    assert job._examiner._open.step > begun_at
+    assert not job._examiner._open.trial.num_samples, "its evidence begins anew"
+
+
+def test_a_trial_on_course_is_read_to_its_end_however_far_the_shadow_is(decoder: Decoder) -> None:
+    job = saving_job(decoder, share=0.03)
+    trainer = trainer_of(job)
+    run_until(trainer, lambda _: job._examiner.has_open_trial)
+    begun_at = job.num_steps
+    (report,) = evaluations(run_until(trainer, evaluations))
+    assert job.num_steps > begun_at + 20
+    assert (report.step, report.report.verdict) == (begun_at, Verdict.BETTER)
 
 
 def test_a_trial_that_waits_ends_with_the_version_it_was_held_against(decoder: Decoder) -> None:

@@ -62,6 +62,25 @@ def test_outputs_and_gradients_equal_the_plain_ones(
     assert_close(grads, torch.autograd.grad(expected, (q64, kv64), weight.double()), **ROUNDED)
 
 
+@pytest.mark.parametrize("window", [None, 7])
+def test_pieces_that_attend_to_earlier_rows_as_to_a_prefix_equal_the_whole_sample(window):
+    num_rows, num_heads, head_dim = 40, 4, 32
+    q, kv = (
+        randn(num_rows, *shape, head_dim, seed=seed).requires_grad_()
+        for seed, shape in enumerate([(num_heads,), (2, 2)])
+    )
+    weight = randn(num_rows, num_heads * head_dim, seed=2)
+    whole = span_attention(0, [num_rows], window, without_prefix=frozenset()).attend(q, kv)
+    parts = []
+    for first, last in ((0, 15), (15, 28), (28, 40)):
+        piece = span_attention(first, [last - first], window, without_prefix=frozenset())
+        queries = torch.cat((q.new_zeros(first, num_heads, head_dim), q[first:last]))
+        parts.append(piece.attend(queries, kv[:last])[first:])
+    assert torch.equal(torch.cat(parts), whole)
+    grads = torch.autograd.grad(torch.cat(parts), (q, kv), weight)
+    assert_close(grads, torch.autograd.grad(whole, (q, kv), weight), **ROUNDED)
+
+
 def test_other_dtypes_and_head_sizes_keep_to_torch():
     assert can_attend_natively(torch.bfloat16, 64)
     assert not can_attend_natively(torch.float32, 64)
