@@ -38,7 +38,8 @@ def replica_config(
         num_cores: Cores that all replicas share.
 
     Raises:
-        ConfigError: Two of its jobs are for one adapter, or a round's adapter fits no slot.
+        ConfigError: Two of its jobs are for one adapter, its device has no such name, or a round's
+            adapter fits no slot.
     """
     for one in config.cluster.rounds:
         if one.rank > config.lora.max_rank:
@@ -49,6 +50,7 @@ def replica_config(
     entry = config.cluster.replicas[index]
     even_share = max(1, num_cores // len(config.cluster.replicas))
     threads = entry.threads or config.replica.threads or even_share
+    device = config.replica.device if entry.device is None else entry.device
     folder = Path(entry.data_dir or Path(config.replica.data_dir) / entry.name)
     try:
         training = replace(
@@ -60,7 +62,7 @@ def replica_config(
             config,
             # Replicas with the same samples take them in different orders.
             seed=config.seed + index,
-            replica=replace(config.replica, data_dir=str(folder), threads=threads),
+            replica=replace(config.replica, data_dir=str(folder), device=device, threads=threads),
             training=training,
             server=replace(config.server, host="127.0.0.1", port=0),
             cluster=ClusterConfig(),

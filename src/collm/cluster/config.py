@@ -23,6 +23,8 @@ class ReplicaEntry:
     """Its name in response ids, metrics and logs: letters, digits, '-' and '_'."""
     data_dir: str | None = None
     """Folder of its own state; null takes the folder of its name in replica.data_dir."""
+    device: str | None = None
+    """Where it computes, cpu or cuda:N; null takes replica.device."""
     threads: int | None = None
     """Threads that it computes with; null takes replica.threads, or its even share of the cores."""
     jobs: tuple[JobConfig, ...] = ()

@@ -21,6 +21,7 @@ from collm.replica.adapters import AdapterDesk
 from collm.replica.board import Board
 from collm.replica.client import Deliveries, ReplicaClient
 from collm.replica.courtesy import Courtesy
+from collm.replica.device import find_device
 from collm.replica.engine_parts import EngineParts, PacingParts, build_engine, warm_up_engine
 from collm.replica.feedback import FeedbackDesk
 from collm.replica.fine_tuning import FineTuning, slots_for
@@ -71,9 +72,11 @@ def claim_data(settings: ReplicaSettings) -> DataFolder:
     """Lock and open the data folder; nobody should wait for a model to hear that it is in use.
 
     Raises:
-        ConfigError: It cannot be had, or the adapters that shall learn cannot be served.
+        ConfigError: It cannot be had, the adapters that shall learn cannot be served, or the device
+            to compute on is not there.
     """
     _check_adapters(settings)
+    find_device(settings.replica.device)
     return DataFolder(
         Path(settings.replica.data_dir),
         max_versions=settings.replica.max_versions,

@@ -1,9 +1,12 @@
 """Configuration of a replica as a whole."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from collm.errors import ConfigError
+
+_DEVICE = re.compile(r"cpu|cuda:(0|[1-9][0-9]*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +15,8 @@ class ReplicaConfig:
 
     data_dir: str = "collm-data"
     """Folder of everything that outlives the process: versions, checkpoints, decisions."""
+    device: str = "cpu"
+    """Where weights, keys, values and adapters are: cpu, or cuda:N for a GPU of this machine."""
     threads: int | None = None
     """Threads that compute steps and quanta; null takes every core this process may use."""
     kernels: Literal["auto", "avx512", "avx2", "torch"] = "auto"
@@ -38,6 +43,10 @@ class ReplicaConfig:
     def __post_init__(self) -> None:
         if not self.data_dir:
             raise ConfigError("replica.data_dir is empty; a folder is needed")
+        if not _DEVICE.fullmatch(self.device):
+            raise ConfigError(
+                f"replica.device is {self.device!r}; allowed is 'cpu', or 'cuda:N' with N from 0"
+            )
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"replica.threads is {self.threads}; allowed is 1 or more, or null")
         if self.min_promotion_interval_s < 0:

@@ -3,8 +3,6 @@
 import logging
 from dataclasses import dataclass
 
-import torch
-
 from collm.clock import Clock
 from collm.engine.blocks import BlockManager
 from collm.engine.memory import MemoryPlan, allocate_caches, plan_memory
@@ -23,6 +21,7 @@ from collm.pacing.budgets import Budget, make_budget
 from collm.pacing.chunking import make_prefill_limit
 from collm.pacing.cost import QuantumCostModel, StepCostModel
 from collm.pacing.credit import Credit
+from collm.replica.device import find_device
 from collm.replica.process_memory import machine_bytes
 from collm.replica.settings import ReplicaSettings
 from collm.types import Request, RequestId, SamplingParams
@@ -66,7 +65,7 @@ def build_engine(checkpoint: Checkpoint, settings: ReplicaSettings) -> EnginePar
         ModelError: The checkpoint cannot be served.
         ConfigError: A setting does not fit the model or the machine.
     """
-    spec, device = checkpoint.spec, torch.device("cpu")
+    spec, device = checkpoint.spec, find_device(settings.replica.device)
     memory = plan_memory(settings.memory, spec, settings.dtype, machine_bytes())
     tokenizer = Tokenizer(checkpoint.folder, spec.eos_token_ids)
     weights = load_weights(checkpoint, spec, settings.dtype, device, settings.quantization)

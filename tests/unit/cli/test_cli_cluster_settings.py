@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,24 @@ def test_cores_are_shared_evenly_unless_threads_are_set():
     assert of_replica(0, num_cores=1).replica.threads == 1
     everywhere = {**CLUSTER, "replica": {"threads": 2}}
     assert [of_replica(index, data=everywhere).replica.threads for index in (0, 1)] == [2, 3]
+
+
+def test_replica_computes_on_its_own_device_or_on_that_of_all():
+    data = {
+        "replica": {"device": "cuda:1"},
+        "cluster": {"replicas": [{"name": "a"}, {"name": "b", "device": "cpu"}]},
+    }
+    devices = [of_replica(index, data=data).replica.device for index in (0, 1)]
+    assert devices == ["cuda:1", "cpu"]
+    assert of_replica(0).replica.device == "cpu"
+
+
+@pytest.mark.parametrize("device", ["", "gpu", "cuda", "cuda:-1", "cuda:01", "mps", "cpu:0"])
+def test_device_of_another_form_is_refused_with_the_name_of_the_replica(device):
+    data = {"cluster": {"replicas": [{"name": "a", "device": device}]}}
+    message = f"cluster.replicas: a: replica.device is '{device}'; allowed is 'cpu', or 'cuda:N'"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        of_replica(0, data=data)
 
 
 def test_jobs_are_shared_ones_own_ones_and_named_ones_with_a_seed_per_replica():
