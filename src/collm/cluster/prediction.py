@@ -17,10 +17,10 @@ _MAX_CHUNK = 512
 
 _MAX_CREDIT = 0.9
 """Higher shares count as this one, so that predictions stay finite."""
-_SPREAD = 0.3
+SPREAD = 0.3
 """Standard deviation of the logarithm of true over predicted times; about what the step model of a
 busy CPU replica leaves, queue and length guesses included."""
-_STEEPNESS = math.pi / (math.sqrt(3.0) * _SPREAD)
+_STEEPNESS = math.pi / (math.sqrt(3.0) * SPREAD)
 """Of the log-logistic distribution with that deviation: nearly the log-normal, and one power."""
 
 
@@ -69,6 +69,8 @@ class Forecast(NamedTuple):
     served: Served
     num_prompt: int
     num_prefill: int
+    num_sequences: int
+    """Others that the replica has."""
     ttft_s: float
     """As corrected by what its others took, and by the age of its snapshot."""
     tpot_s: float
@@ -149,10 +151,11 @@ def predict(
     if num_new_queued < num_queued - standing.num_queued_tokens:
         num_new_queued = num_queued - standing.num_queued_tokens
     num_needed = num_new_queued + num_prompt
+    num_sequences = standing.num_sequences + num_new
     step_s = standing.step_s + standing.decode_s * num_new + standing.context_s * num_needed
     if served.version is not None:
         step_s += standing.adapter_s
-    is_alone = standing.num_sequences + num_new == 0
+    is_alone = num_sequences == 0
     num_tokens = standing.num_queued_tokens + num_new_queued + num_prefill
     claimed_s = _prefill_time_s(standing, num_tokens, step_s, is_alone)
     num_missing = num_needed - standing.num_free_tokens
@@ -176,7 +179,16 @@ def predict(
     if num_prompt >= standing.max_model_len:
         chance = 0.0
     return Forecast(
-        standing, served, num_prompt, num_prefill, ttft_s, tpot_s, claimed_s, work_s, chance
+        standing,
+        served,
+        num_prompt,
+        num_prefill,
+        num_sequences,
+        ttft_s,
+        tpot_s,
+        claimed_s,
+        work_s,
+        chance,
     )
 
 

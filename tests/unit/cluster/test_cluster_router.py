@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -9,9 +10,9 @@ from collm.cluster.routes import Choice, RouteRequest, Turned, TurnedReason
 from collm.cluster.routing_config import RouterConfig
 from collm.cluster.sent import Sent
 from collm.cluster.table import ReplicaTable
-from collm.types import VersionId
+from collm.types import StepCoefficients, VersionId
 from factories.fake_fleet import FakeFleet, FakeReplica
-from factories.snapshots import ADAPTER, BASE_MODEL, make_snapshot
+from factories.snapshots import ADAPTER, BASE_MODEL, COEFFICIENTS, make_snapshot
 
 BUSY = {"num_running": 12, "num_context_tokens": 6_000}
 LATE = {"num_running": 60, "queued_prefill_tokens": 6_000, "num_context_tokens": 20_000}
@@ -345,6 +346,36 @@ def test_equal_replicas_share_requests_that_come_one_by_one() -> None:
     table, router = ReplicaTable([make_snapshot(f"r{i}") for i in range(4)]), make_router()
     counts = Counter(choose(router, make_request(), table, Sent()).replica_id for _ in range(200))
     assert min(counts.values()) >= 30
+
+
+def a_little_slower(cost: StepCoefficients) -> StepCoefficients:
+    return replace(cost, constant_s=1.1 * cost.constant_s, prefill_s=1.1 * cost.prefill_s)
+
+
+def test_replicas_that_look_a_little_different_share_requests_that_come_one_by_one() -> None:
+    slower = make_snapshot("slower", step_coefficients=a_little_slower(COEFFICIENTS))
+    table, router = ReplicaTable([make_snapshot("a"), slower]), make_router()
+    counts = Counter(choose(router, make_request(), table, Sent()).replica_id for _ in range(200))
+    assert min(counts.values()) >= 70
+
+
+def test_an_idle_replica_is_preferred_to_a_busy_one_that_looks_a_little_faster() -> None:
+    slower = make_snapshot("idle", step_coefficients=a_little_slower(COEFFICIENTS))
+    table = ReplicaTable([make_snapshot("busy", num_running=1, num_context_tokens=100), slower])
+    assert {
+        choose(make_router(seed), make_request(), table, Sent()).replica_id for seed in range(20)
+    } == {"idle"}
+
+
+def test_a_replica_that_is_far_faster_gets_what_it_can_serve_in_time() -> None:
+    cost = COEFFICIENTS
+    slow = replace(cost, constant_s=2 * cost.constant_s, prefill_s=2 * cost.prefill_s)
+    table = ReplicaTable(
+        [make_snapshot("fast", num_running=1), make_snapshot("slow", step_coefficients=slow)]
+    )
+    assert {
+        choose(make_router(seed), make_request(), table, Sent()).replica_id for seed in range(20)
+    } == {"fast"}
 
 
 def test_same_seed_same_choices() -> None:
