@@ -120,8 +120,10 @@ class Router:
             rotated = (*ids[start:], *ids[:start])  # so that no replica wins all exact ties
             return [one for one in rotated if one not in exclude]
         chosen: dict[str, None] = {}
-        known = (sent.session_home(request), *cached.holders, sent.latest(request.model))
-        for one in (*known, *pool.best(_NUM_BEST)):
+        session_home = sent.session_home(request)
+        # Who has most of the prompt is known to have its adapter at hand.
+        known = cached.holders or (sent.latest(request.model),)
+        for one in (session_home, *known, *pool.best(_NUM_BEST)):
             if one is not None and one in pool and one not in exclude:
                 chosen[one] = None
         most = min(len(chosen) + _NUM_DRAWN, MAX_CANDIDATES)
