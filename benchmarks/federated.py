@@ -8,6 +8,9 @@ intent are dealt to both. Without traffic, each way trains on the same number of
   what a front's gate would refuse is not refused here, so that this measures learning alone;
 - local-only: each member the tokens that it trains on in all rounds, in one go, from its own.
 
+All learn by the demo's settings. An optimizer step is of as many tokens in each way: members of a
+round each bring their part of them, for what they step apart is averaged afterwards.
+
 All run the replicas' own round job, aggregation and engine, in one process, one after the other.
 Exact match is of greedy answers to held-out test questions, as many of each domain.
 
@@ -29,6 +32,7 @@ from common import Report, checkpoint_folder, make_parser, progress
 import torch
 
 from collm.chats import Sample
+from collm.cli.demo_settings import job_settings
 from collm.cli.demo_sites import RANK
 from collm.lora.state import AdapterState
 from collm.training.base_version import BaseVersion
@@ -40,9 +44,6 @@ from federated_sides import Examinee, Learner, Model, aggregate_updates, read_ve
 
 _TASK = "clinc150"
 _OUT_OF_SCOPE = "oos"
-_MICRO_BATCH_TOKENS = 384
-"""Two make an optimizer step, about as on a replica with one thread."""
-_REPLAY_SHARE = 0.05
 _CENTRAL = "central"
 
 
@@ -80,6 +81,7 @@ class Trial:
         self._num_rounds: int = arguments.rounds
         self._round_tokens: int = arguments.tokens_per_round
         self._server_rate: float = arguments.server_rate
+        self._tokens_per_step: int = arguments.tokens_per_step
         self._seed = seed
         self.history: list[dict[str, Any]] = []
         """What each member reported in each round."""
@@ -88,16 +90,18 @@ class Trial:
         """Learn from the pooled samples."""
         pooled = [sample for samples in self._task.members.values() for sample in samples]
         tokens = len(self._task.members) * self._num_rounds * self._round_tokens
-        return self._learner(_CENTRAL, pooled, 0).train(1, tokens, None).state
+        learner = self._learner(_CENTRAL, pooled, 0, self._tokens_per_step)
+        return learner.train(1, tokens, None).state
 
     def local(self) -> dict[str, AdapterState]:
         """Learn from each member's own samples."""
         tokens = self._num_rounds * self._round_tokens
-        return {learner.name: learner.train(1, tokens, None).state for learner in self._learners()}
+        learners = self._learners(self._tokens_per_step)
+        return {learner.name: learner.train(1, tokens, None).state for learner in learners}
 
     def federated(self, folder: Path) -> AdapterState:
         """Learn together, in rounds."""
-        learners = self._learners()
+        learners = self._learners(self._tokens_per_step // len(self._task.members))
         names = [learner.name for learner in learners]
         base: BaseVersion | None = None
         weights: Path | None = None
@@ -128,21 +132,23 @@ class Trial:
         # The first factors follow from the adapter's name, so that members begin alike.
         return f"intents-{self._seed}"
 
-    def _learners(self) -> list[Learner]:
+    def _learners(self, tokens_per_step: int) -> list[Learner]:
         return [
-            self._learner(member, samples, index)
+            self._learner(member, samples, index, tokens_per_step)
             for index, (member, samples) in enumerate(self._task.members.items())
         ]
 
-    def _learner(self, name: str, samples: Sequence[Sample], index: int) -> Learner:
-        config = JobConfig(
-            adapter=self._adapter,
-            data=_TASK,
-            rank=RANK,
-            micro_batch_tokens=_MICRO_BATCH_TOKENS,
-            replay_share=_REPLAY_SHARE,
-            seed=self._seed + index,
-        )
+    def _learner(
+        self, name: str, samples: Sequence[Sample], index: int, tokens_per_step: int
+    ) -> Learner:
+        settings = job_settings(_TASK) | {
+            "adapter": self._adapter,
+            "rank": RANK,
+            "seed": self._seed + index,
+            "tokens_per_step": tokens_per_step,
+            "micro_batch_tokens": tokens_per_step,
+        }
+        config = JobConfig(**settings)
         return Learner(name, self._model, samples, self._task.general, config)
 
 
@@ -159,7 +165,8 @@ def main() -> None:
     report.note(
         f"{arguments.rounds} rounds of {arguments.tokens_per_round} sample tokens a member: "
         f"federated and local-only {tokens} a member, central {len(task.members) * tokens}; "
-        f"the server's rate is {arguments.server_rate:g}; "
+        f"the server's rate is {arguments.server_rate:g}; steps of {arguments.tokens_per_step} "
+        "tokens, of which each member of a round brings its part; "
         f"{len(task.questions)} questions"
     )
     report.finish()
@@ -176,15 +183,18 @@ def _run_seed(
         started_s = time.perf_counter()
         learned = learn()
         spent_s[way] = time.perf_counter() - started_s
+        progress(f"seed {seed}: {way} took {spent_s[way] / 60.0:.1f} minutes")
         return learned
 
-    def score(state: AdapterState) -> Score:
-        return Score.of(examinee.answer(task.questions, state))
+    def score(way: str, state: AdapterState) -> Score:
+        found = Score.of(examinee.answer(task.questions, state))
+        progress(f"seed {seed}: {way} {found.share(found.num_asked):.1%} right")
+        return found
 
     with tempfile.TemporaryDirectory(prefix="collm-federated-") as folder:
-        central = score(timed("central", trial.central))
-        federated = score(timed("federated", lambda: trial.federated(Path(folder))))
-        local = {name: score(s) for name, s in timed("local-only", trial.local).items()}
+        federated = score("federated", timed("federated", lambda: trial.federated(Path(folder))))
+        central = score("central", timed("central", trial.central))
+        local = {name: score(name, s) for name, s in timed("local-only", trial.local).items()}
     comparison = compare(central, federated, local, task.domains)
     report.raw[f"seed {seed}"] = {
         "comparison": asdict(comparison),
@@ -211,7 +221,7 @@ def _row(seed: int, found: Comparison, spent_s: Mapping[str, float]) -> dict[str
         "foreign, local-only": f"{found.local_foreign:.1%}",
         "foreign, ratio": _ratio(found.foreign_gain),
         "own, local-only": f"{found.local_own:.1%}",
-        "minutes (central, federated, local-only)": ", ".join(
+        "minutes (federated, central, local-only)": ", ".join(
             f"{seconds / 60:.1f}" for seconds in spent_s.values()
         ),
     }
@@ -241,6 +251,7 @@ def _arguments() -> argparse.Namespace:
     parser = make_parser(__doc__ or "", rounds=6, rounds_are="federated rounds")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--tokens-per-round", type=int, default=8192, help="of each member")
+    parser.add_argument("--tokens-per-step", type=int, default=512, help="of all members together")
     parser.add_argument("--server-rate", type=float, default=1.0, help="of aggregates")
     parser.add_argument("--members", type=int, default=2, help="who learn together")
     parser.add_argument("--questions", type=int, default=45, help="of each domain, at most 90")
