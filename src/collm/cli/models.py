@@ -54,8 +54,12 @@ def list_(
 
 
 def _table(listings: list[ModelListing]) -> Table:
-    table = Table("model", "size", "licence", "source")
-    table.add_column("path", overflow="fold")
+    table = Table()
+    # A name that is cut off could not be given to `collm models pull`.
+    table.add_column("model", no_wrap=True, min_width=max(len(it.name) for it in listings))
+    table.add_column("size", no_wrap=True)
+    for name in ("licence", "source", "path"):
+        table.add_column(name, overflow="fold")
     for listing in listings:
         table.add_row(
             listing.name,
