@@ -160,6 +160,17 @@ def test_job_with_an_end_shows_how_much_of_it_is_done(browser):
         assert page.js("document.querySelector('#job-list progress').value") == 0.4
 
 
+def test_job_that_was_cancelled_does_not_seem_to_go_on(browser):
+    replica = ShownReplica()
+    ended = {"status": "cancelled", "finished_at": 1_700_000_900, "version": None}
+    replica.answers["/v1/fine_tuning/jobs"] = lambda: listing({**JOB, **ended})
+    with dashboard_front({"r0": replica}) as front:
+        page = opened(browser, front.url)
+        page.wait_for("document.querySelector('#job-list').innerText.includes('ended 2023-11-14')")
+        assert "goes on" not in page.text("#job-list")
+        assert "nothing yet" not in page.text("#job-list")
+
+
 def test_allocation_is_shown_with_its_reasons(browser):
     def allocate(server):
         async def show_allocation(replica: str | None = None):

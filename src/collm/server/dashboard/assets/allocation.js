@@ -3,11 +3,13 @@
 import { byId, el, empty, show, table } from "./dom.js";
 import { integer, moment, number, percent } from "./format.js";
 
-export function showAllocation({ allocation, explanations }) {
+export function showAllocation({ allocation, explanations, replicas }) {
   const place = byId("allocation-body");
   if (allocation === null) {
-    show(place, empty("No allocation yet: each replica serves what it is sent and trains in the "
-      + "time that is left."));
+    show(place, empty(replicas === null
+      ? "A replica that serves alone has nothing to share out: it trains in the time that is left."
+      : "No allocation yet: each replica serves what it is sent and trains in the time that is "
+        + "left. cluster.planning sets it."));
     return;
   }
   show(place,

@@ -153,8 +153,10 @@ class Panel {
     const rounds = this.store.facts.rounds[this.name]?.rounds ?? [];
     const unserved = new Map(rounds.filter(({ status }) => status !== "done").map(
       ({ candidate, status }) => [candidate, status]));
-    show(this.versions, table(`Versions of ${this.name}, newest first; losses and exact match are `
-      + "means over replicas, ratings over the latest feedback", [
+    const over = this.store.facts.replicas === null ? ""
+      : " losses and exact match are means over replicas,";
+    show(this.versions, table(`Versions of ${this.name}, newest first;${over} ratings are the mean `
+      + "of the latest feedback", [
       { name: "Version" }, { name: "State" }, { name: "Held-out loss", kind: "number" },
       { name: "Exact match", kind: "number" }, { name: "User rating", kind: "number" },
       { name: "Published", kind: "tight" },

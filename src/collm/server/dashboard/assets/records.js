@@ -34,7 +34,8 @@ export function showRounds(facts) {
 
 function roundTable(adapter, rounds, replicas) {
   return table(`Rounds of ${adapter}, newest first`, [
-    { name: "Round", kind: "tight" }, { name: "State", kind: "medium" }, { name: "From → to", kind: "tight" },
+    { name: "Round", kind: "tight" }, { name: "State", kind: "medium" },
+    { name: "From → to", kind: "tight" },
     { name: "Members", kind: "wide" }, { name: "Loss change", kind: "number" },
     { name: "Samples", kind: "number" }, { name: "Began", kind: "tight" },
     { name: "Took", kind: "number" },
@@ -163,9 +164,11 @@ export function showJobs(facts, frame) {
 
 function jobRow(job, frame, { replicas, rounds }) {
   const here = frame?.learning[job.adapter] ?? {};
-  const live = job.finished_at === null ? here[job.replica] ?? Object.values(here)[0] : undefined;
+  const hasEnded = job.finished_at !== null;
+  const live = hasEnded ? undefined : here[job.replica] ?? Object.values(here)[0];
   const step = live?.step;
-  const progress = job.continuous ? `step ${integer(step)}, goes on with its data`
+  const progress = hasEnded ? `ended ${moment(job.finished_at)}`
+    : job.continuous ? `step ${integer(step)}, goes on with its data`
     : known(live?.done)
       ? el("span", {}, el("progress",
         { max: 1, value: live.done, "aria-label": `${job.adapter}, share done` }),
@@ -179,7 +182,8 @@ function jobRow(job, frame, { replicas, rounds }) {
     loss(live?.training),
     integer(Math.max(job.trained_tokens, live?.tokens ?? 0)),
     ...(replicas === null ? [] : [job.replica ?? "–"]),
-    job.version ?? (job.adapter in rounds ? "its part of rounds" : "nothing yet"),
+    job.version ?? (job.adapter in rounds ? "its part of rounds"
+      : hasEnded ? "nothing" : "nothing yet"),
     job.id,
   ];
 }

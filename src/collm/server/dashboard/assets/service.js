@@ -43,7 +43,8 @@ export class Service {
       queue: new Chart({ title: "Queue", sub: "sequences", format: (value) => number(value, 0),
         range: fromZero, isCount: true, series: [{ label: "running", colour: "--first" },
           { label: "waiting", colour: "--third", dash: [6, 3] }] }),
-      tokens: new Chart({ title: "Tokens", sub: "per second", format: (value) => number(value, 0),
+      tokens: new Chart({ title: "Tokens", sub: "per second",
+        format: (value) => number(value, value < 10 ? 1 : 0),
         range: fromZero, series: [{ label: "generated", colour: "--first" },
           { label: "trained on", colour: "--second", dash: [6, 3] }] }),
     };
