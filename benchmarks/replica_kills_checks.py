@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from collm.metrics.records import RequestRecord
-from collm.types import VersionId
+from collm.types import BASE, VersionId
 
 SETTLED_S = 2.0
 """After a promotion, the time until which an answer of the version before is no fault."""
@@ -51,7 +51,7 @@ class Findings:
     mixed: int
     """Answered by more than one version."""
     unknown: int
-    """Answered by a version that was never promoted."""
+    """Answered by a version that was never promoted, and is not the bare base model."""
     stale: int
     """Answered by an older version than the one that was settled when they arrived."""
     forked: int
@@ -59,7 +59,7 @@ class Findings:
     left_out: int
     """Under way while the machine stood still."""
     versions: Mapping[str, int]
-    """Completed requests by the version that answered; the base model is ``""``."""
+    """Completed requests by the version that answered; without any it is ``""``."""
     errors: Mapping[str, int]
     """What requests that did not complete were told."""
 
@@ -88,7 +88,7 @@ def judge(
     found: Counter[str] = Counter()
     versions: Counter[str] = Counter()
     errors: Counter[str] = Counter()
-    known = {one.version for one in promotions}
+    known = {BASE, *(one.version for one in promotions)}
     for answer in answers:
         record = answer.record
         found["requests"] += 1

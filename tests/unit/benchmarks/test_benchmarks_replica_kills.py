@@ -32,7 +32,11 @@ def test_an_answer_by_a_version_promoted_while_it_waited_is_clean() -> None:
     assert found(answer(199.0, "a@2")).is_clean
 
 
-@pytest.mark.parametrize("versions", [("a@1",), ()])
+def test_the_bare_base_model_answers_before_the_first_promotion() -> None:
+    assert found(answer(50.0, "base")).is_clean
+
+
+@pytest.mark.parametrize("versions", [("a@1",), ("base",), ()])
 def test_an_answer_by_an_older_version_than_the_settled_one_is_stale(
     versions: tuple[str, ...],
 ) -> None:
