@@ -1,7 +1,6 @@
 """The official client against a real server whose replica is scripted."""
 
 import json
-from dataclasses import replace
 
 import httpx
 import openai
@@ -179,7 +178,7 @@ def test_several_prompts_of_one_call_are_submitted_together(client, replica):
 def test_answer_that_changes_its_version_is_an_error(client, script):
     def mixed(request):
         first, *rest = events_for(request, b"Hello", version=VERSION)
-        return [first, *(replace(event, version=VersionId("helper@3")) for event in rest)]
+        return [first, *(event._replace(version=VersionId("helper@3")) for event in rest)]
 
     script(mixed)
     with pytest.raises(openai.InternalServerError, match="helper@2 and cannot go on with helper@3"):

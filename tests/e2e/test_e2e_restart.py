@@ -56,8 +56,9 @@ def check_training_goes_on(checkpoint, data_dir):
     with DataFolder(data_dir, max_versions=1000, now_s=lambda: 0.0) as data:
         events = data.jobs.events(job.job_id, limit=1_000).items
         later = data.checkpoints.load("tutor").meta
-    (begins, *_) = (event.message for event in events if event.message.startswith("training "))
-    assert begins == f"training goes on at step {saved['num_steps']}"
+    begins = ("training begins", "training goes on")
+    latest, *_ = (event.message for event in events if event.message.startswith(begins))
+    assert latest == f"training goes on at step {saved['num_steps']}"
     assert int(later["num_steps"]) > int(saved["num_steps"])
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from collm.errors import UnknownAdapterError
@@ -211,7 +211,7 @@ class FakeReplica:
                     await self._wait(request.request_id)
                     continue
                 if request.request_id in self._aborted:
-                    event = replace(event, token_id=None, finish_reason=FinishReason.ABORT)
+                    event = event._replace(token_id=None, finish_reason=FinishReason.ABORT)
                 is_complete = number == len(events)
                 await asyncio.sleep(0)
                 yield event
