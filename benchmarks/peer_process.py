@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from engine_sides import BASE
+
 _WORKERS = Path(__file__).parent / "peers"
 
 
@@ -27,8 +29,11 @@ class PeerProcess:
         self.description: str = self._answer()
         self._send(signal.SIGSTOP)
 
-    def decode(self, prompts: Sequence[Sequence[int]], num_new: int) -> float:
-        """Return output tokens per second while all prompts decode together."""
+    def decode(
+        self, prompts: Sequence[Sequence[int]], models: Sequence[str], num_new: int
+    ) -> float:
+        """Return output tokens per second while all prompts decode together, under the base."""
+        assert all(model == BASE for model in models), models
         return float(self._ask({"what": "decode", "prompts": prompts, "num_new": num_new}))
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> float:
