@@ -344,6 +344,7 @@ def test_new_job_of_an_adapter_goes_on_from_what_is_served_not_from_the_old_stat
     opened.open()
     second = opened.create(training_file=file_id)
     opened.wait_for(second.job_id, JobStatus.RUNNING)
+    wait_until(lambda: opened.events(second.job_id))
     assert opened.events(second.job_id)[-1] == "training begins"
     assert served(opened)[0].partition("@")[0] == "tutor"
     assert opened.ask("get", first.job_id).result == version
