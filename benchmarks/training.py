@@ -50,6 +50,7 @@ from quantum_log import QuantumLog
 from training_sides import CollmSide, PeftSide, max_loss_difference, without_shared_prefix
 
 _SNAPSHOT_EVERY_S = 5.0
+_REBASE_EVERY_S = 3.0
 _MAX_LOSS_DIFFERENCE = 1e-3
 """Nats per token between the sides' losses on the same samples in float32. In bfloat16 the few
 tokens of short chats differ by some hundredths: each side rounds in an order of its own."""
@@ -188,10 +189,18 @@ def _measure_quanta(
     """Train as an idle replica does, from an empty cost model on, and time every quantum."""
     log = QuantumLog(PacingConfig().max_quantum_ms)
     cost = QuantumCostModel()
-    trainer = _trainer(name, samples, decoder, cost, log.limit_ms / 1e3)
+    config = JobConfig(adapter="a", data=name, evaluate_every=4)
+    start = initial_state(lora_layout(decoder.spec, config.rank), 0)
+    corpus = open_corpus(config, samples)
+    job = Job(config, decoder, start, corpus, GateConfig(), cost, log.limit_ms / 1e3, "keep")
+    trainer = Trainer([job], MonotonicClock())
     ends_s = time.monotonic() + report.arguments.seconds
-    snapshot_at_s = 0.0
+    snapshot_at_s, rebase_at_s = 0.0, time.monotonic() + _REBASE_EVERY_S
     while time.monotonic() < ends_s:
+        if time.monotonic() >= rebase_at_s:
+            # Nothing changes by it, but it is as much work as upon another version.
+            trainer.rebase(config.adapter, start, start)
+            rebase_at_s = time.monotonic() + _REBASE_EVERY_S
         if time.monotonic() >= snapshot_at_s:
             trainer.request_snapshots()
             snapshot_at_s = time.monotonic() + _SNAPSHOT_EVERY_S
@@ -207,20 +216,6 @@ def _measure_quanta(
     report.raw[f"quanta/{name}"] = {kind: sorted(ms) for kind, ms in log.spent_ms.items()}
     report.note(f"{name}: {log.rate():.0f} training tokens/s in quanta that are sized so")
     return log
-
-
-def _trainer(
-    name: str,
-    samples: Sequence[TokenSample],
-    decoder: Decoder,
-    cost: QuantumCostModel,
-    max_quantum_s: float,
-) -> Trainer:
-    config = JobConfig(adapter="a", data=name, evaluate_every=4)
-    start = initial_state(lora_layout(decoder.spec, config.rank), 0)
-    corpus = open_corpus(config, samples)
-    job = Job(config, decoder, start, corpus, GateConfig(), cost, max_quantum_s, "keep")
-    return Trainer([job], MonotonicClock())
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from collm.lora.layout import Factors, LoraLayout
+from collm.lora.layout import LoraLayout
 from collm.lora.state import AdapterState, initialize_a_
 
 _NEGLIGIBLE = 1e-7
@@ -45,7 +45,7 @@ Terms = Sequence[tuple[float, AdapterState]]
 
 
 class Combination:
-    """Σ weight · ΔW of some terms, truncated to a layout's rank, one layer at a time.
+    """Σ weight · ΔW of some terms, truncated to a layout's rank, one linear at a time.
 
     Dimensions that the sum leaves unused start as those of a new adapter do, A random and B zero:
     with both zero no gradient would ever reach them.
@@ -53,39 +53,43 @@ class Combination:
 
     def __init__(self, terms: Terms, layout: LoraLayout) -> None:
         self._weights = [weight for weight, _ in terms]
-        self._sources = [state.layout.views(state.flat) for _, state in terms]
         self._generator = torch.Generator().manual_seed(0)
         self._state = AdapterState(layout, torch.zeros(layout.num_parameters))
-        self._results = layout.views(self._state.flat)
+        views = [layout.views(self._state.flat)]
+        views += [state.layout.views(state.flat) for _, state in terms]
+        self._linears = [
+            linear
+            for fused in zip(*views, strict=True)
+            for linear in zip(*(factors.parts() for factors in fused), strict=True)
+        ]
 
-    def add_layer(self, layer: int) -> None:
-        """Compute the factors of a layer; tens of milliseconds for a small model's."""
-        num_targets = len(self._state.layout.targets)
-        for index in range(layer * num_targets, (layer + 1) * num_targets):
-            self._add_factors(self._results[index], [views[index] for views in self._sources])
+    @property
+    def sizes(self) -> list[int]:
+        """Return the parameters of each linear of the result, all layers' in order."""
+        return [a.numel() + b.numel() for (_, a, b), *_ in self._linears]
+
+    def add_linear(self, index: int) -> None:
+        """Compute the factors of a linear; milliseconds for a small model's at rank 16."""
+        (_, out_a, out_b), *pieces = self._linears[index]
+        a = torch.cat([piece_a for _, piece_a, _ in pieces])
+        weighted = zip(self._weights, pieces, strict=True)
+        b = torch.cat([weight * piece_b for weight, (_, _, piece_b) in weighted], 1)
+        new_a, new_b = truncated_product(a, b, out_a.shape[0])
+        unused = ~new_b.any(dim=0)
+        new_a[unused] = initialize_a_(new_a[unused], self._generator)
+        out_a.copy_(new_a)
+        out_b.copy_(new_b)
 
     def state(self) -> AdapterState:
-        """Return the sum, once every layer was added."""
+        """Return the sum, once every linear was added."""
         return self._state
-
-    def _add_factors(self, result: Factors, sources: Sequence[Factors]) -> None:
-        for parts in zip(result.parts(), *(source.parts() for source in sources), strict=True):
-            (_, out_a, out_b), pieces = parts[0], parts[1:]
-            a = torch.cat([piece_a for _, piece_a, _ in pieces])
-            weighted = zip(self._weights, pieces, strict=True)
-            b = torch.cat([weight * piece_b for weight, (_, _, piece_b) in weighted], 1)
-            new_a, new_b = truncated_product(a, b, out_a.shape[0])
-            unused = ~new_b.any(dim=0)
-            new_a[unused] = initialize_a_(new_a[unused], self._generator)
-            out_a.copy_(new_a)
-            out_b.copy_(new_b)
 
 
 def combine(terms: Terms, layout: LoraLayout) -> AdapterState:
     """Return Σ weight · ΔW of ``terms``, truncated to ``layout``'s rank."""
     combination = Combination(terms, layout)
-    for layer in range(layout.num_layers):
-        combination.add_layer(layer)
+    for index in range(len(combination.sizes)):
+        combination.add_linear(index)
     return combination.state()
 
 

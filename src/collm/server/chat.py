@@ -13,7 +13,7 @@ from collm.server.openapi import body_schema
 from collm.server.parsing import read_as
 from collm.server.schemas import ChatBody, Message
 from collm.server.service import service_of
-from collm.server.tokenizing import run_by_size
+from collm.server.tokenizing import chat_size, run_by_size
 
 router = APIRouter()
 
@@ -39,8 +39,9 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     encode = partial(
         replica.tokenizer.encode_chat, messages, add_generation_prompt=body.add_generation_prompt
     )
-    prompt = await run_by_size(sum(len(message["content"]) for message in messages), encode)
-    num_bytes = sum(len(message["content"].encode()) for message in messages)
+    contents = [message["content"] for message in messages]
+    prompt = await run_by_size(chat_size(contents), encode)
+    num_bytes = sum(len(content.encode()) for content in contents)
     service.prompt_ratio.observe(num_bytes, len(prompt))
     limit = fit_max_tokens(body.token_limit, len(prompt), replica.max_model_len)
     generation = Generation(

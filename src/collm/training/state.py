@@ -84,15 +84,14 @@ class TrainingState:
     def carry_over(
         self, old: AdapterState | None, new: AdapterState
     ) -> Generator[Quantum, None, None]:
-        """Go on from ``new`` plus what was learned since ``old``, layer by layer.
+        """Go on from ``new`` plus what was learned since ``old``, linear by linear.
 
         The factors change their basis, so the optimizer's moments start anew.
         """
         combination = Combination(rebase_terms(self.shadow.state(), old, new), self.layout)
-        layer_size = self.layout.num_parameters // self.layout.num_layers
-        for layer in range(self.layout.num_layers):
-            yield Quantum(QuantumKind.REBASE, layer_size, layer, self._config.adapter)
-            combination.add_layer(layer)
+        for index, size in enumerate(combination.sizes):
+            yield Quantum(QuantumKind.REBASE, size, index, self._config.adapter)
+            combination.add_linear(index)
         self.restart(combination.state())
 
     def shift(self, old: AdapterState, new: AdapterState) -> None:
