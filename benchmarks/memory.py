@@ -2,9 +2,9 @@
 
 Each subject is a process of its own, looked at from outside through /proc while it works; the look
 with the most anonymous memory counts. The replicas are ``collm serve`` as users start it; all
-answer the same requests, and two of them train meanwhile. That the base is there once shows in what
-training adds: the adapter's state and the activations of a micro-batch, which are counted here one
-by one. Without kept activations it is less than a second copy of the weights. Needs Linux.
+answer the same requests, and two of them train meanwhile. What training holds is counted one by
+one; of what it adds to the process, the rest is room for quanta in work and what torch's allocator
+keeps of it. The base is no part of it: both read the same packed weights. Needs Linux.
 
 Run as: python benchmarks/memory.py
 """
