@@ -50,7 +50,7 @@ from quantum_log import QuantumLog
 from training_sides import CollmSide, PeftSide, max_loss_difference, without_shared_prefix
 
 _SNAPSHOT_EVERY_S = 5.0
-_REBASE_EVERY_S = 3.0
+_REBASE_EVERY_S = 6.0
 _MAX_LOSS_DIFFERENCE = 1e-3
 """Nats per token between the sides' losses on the same samples in float32. In bfloat16 the few
 tokens of short chats differ by some hundredths: each side rounds in an order of its own."""
