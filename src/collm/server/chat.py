@@ -8,7 +8,7 @@ from fastapi.responses import Response
 
 from collm.server.dialects import ChatDialect
 from collm.server.generation import Generation
-from collm.server.limits import fit_max_tokens
+from collm.server.limits import check_num_messages, fit_max_tokens
 from collm.server.openapi import body_schema
 from collm.server.parsing import read_as
 from collm.server.schemas import ChatBody, Message
@@ -35,6 +35,7 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     replica = service.replica
     arrived_at_s = replica.now_s()
     body = await read_as(ChatBody, http, service.config.max_body_bytes)
+    check_num_messages(len(body.messages), replica.max_model_len)
     messages = [as_template_message(message) for message in body.messages]
     encode = partial(
         replica.tokenizer.encode_chat, messages, add_generation_prompt=body.add_generation_prompt

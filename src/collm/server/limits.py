@@ -21,6 +21,21 @@ class TokenLimit:
     """Field of the request that holds the prompt."""
 
 
+def check_num_messages(num_messages: int, max_model_len: int) -> None:
+    """Refuse a chat that cannot fit before its template is run over it, which takes a while.
+
+    Raises:
+        RequestError: There are more messages than the model's context has tokens.
+    """
+    if num_messages > max_model_len:
+        raise RequestError(
+            f"'messages': {num_messages} messages; this model's context length is {max_model_len} "
+            "tokens, and each message takes at least one.",
+            param="messages",
+            code=CONTEXT_LENGTH_EXCEEDED,
+        )
+
+
 def fit_max_tokens(limit: TokenLimit, num_prompt_tokens: int, max_model_len: int) -> int:
     """Return how many tokens may be generated after a prompt.
 

@@ -164,6 +164,16 @@ def test_long_prompt_is_refused_with_both_numbers(http):
     assert "200 tokens; this model's context length is 200" in error["message"]
 
 
+def test_chat_of_more_messages_than_the_context_has_tokens_is_refused_unread(http):
+    messages = [{"role": "user", "content": ""}] * 201
+    response = http.post(CHAT, json={**chat(), "messages": messages})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == "messages"
+    assert error["code"] == "context_length_exceeded"
+    assert "201 messages; this model's context length is 200" in error["message"]
+
+
 @pytest.mark.parametrize("claimed", [True, False])
 def test_body_past_the_limit_is_413(http, claimed):
     body = json.dumps(chat(user="x" * 200_000)).encode()
