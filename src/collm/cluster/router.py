@@ -238,21 +238,24 @@ class Router:
 
 
 def _qualities(forecasts: list[Forecast]) -> list[float]:
-    """Return each replica's quality, the best one's for those not surely worse."""
-    known = [one.served.quality for one in forecasts]
-    measured = [quality for quality in known if quality is not None]
+    """Return each replica's quality, the best one's for those not surely worse.
+
+    Replicas that serve the same version answer alike, whatever their own held-out samples, which
+    differ, say of it: it has the best quality that any of them measured.
+    """
+    measured: dict[VersionId | None, tuple[float, float]] = {}
+    for one in forecasts:
+        version, quality, noise = one.served
+        if quality is not None and (version not in measured or quality > measured[version][0]):
+            measured[version] = quality, noise
     if not measured:
         return [1.0] * len(forecasts)
-    best = max(measured)
-    best_noise = forecasts[known.index(best)].served.noise
+    best, best_noise = max(measured.values())
     qualities = []
-    for one, quality in zip(forecasts, known, strict=True):
-        if quality is not None and quality != best:
-            noise = math.hypot(one.served.noise, best_noise)
-            if best - quality > _NOISE_ERRORS * noise:
-                qualities.append(quality)
-                continue
-        qualities.append(best)
+    for one in forecasts:
+        quality, noise = measured.get(one.served.version, (best, 0.0))
+        is_worse = best - quality > _NOISE_ERRORS * math.hypot(noise, best_noise)
+        qualities.append(quality if is_worse else best)
     return qualities
 
 

@@ -189,14 +189,27 @@ def test_a_home_with_a_little_less_chance_is_kept() -> None:
     assert 0.95 < again.chance < 0.98
 
 
+OLDER = {ADAPTER: VersionId(f"{ADAPTER}@2")}
+
+
 def test_the_better_adapter_wins_although_its_replica_is_busier() -> None:
     table = ReplicaTable(
         [
             make_snapshot("good", quality={ADAPTER: 1.5}, **BUSY),
-            make_snapshot("poor", quality={ADAPTER: 1.0}),
+            make_snapshot("poor", quality={ADAPTER: 1.0}, active=OLDER),
         ]
     )
     assert choose(make_router(), make_request(), table, Sent()).replica_id == "good"
+
+
+def test_one_version_is_equally_good_wherever_it_was_measured() -> None:
+    table = ReplicaTable(
+        [
+            make_snapshot("easy samples", quality={ADAPTER: 1.5}, **BUSY),
+            make_snapshot("hard samples", quality={ADAPTER: 1.0}),
+        ]
+    )
+    assert choose(make_router(), make_request(), table, Sent()).replica_id == "hard samples"
 
 
 def test_quality_differences_inside_their_noise_count_as_none() -> None:
@@ -204,7 +217,7 @@ def test_quality_differences_inside_their_noise_count_as_none() -> None:
     table = ReplicaTable(
         [
             make_snapshot("lucky", quality={ADAPTER: 1.5}, quality_noise=noise, **BUSY),
-            make_snapshot("other", quality={ADAPTER: 1.0}, quality_noise=noise),
+            make_snapshot("other", quality={ADAPTER: 1.0}, quality_noise=noise, active=OLDER),
         ]
     )
     assert choose(make_router(), make_request(), table, Sent()).replica_id == "other"
