@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from collm.ops.native import attention as native
 from collm.ops.native.elementwise import write_rows_
-from collm.ops.native.library import COLUMNS, can_take, is_available
+from collm.ops.native.library import can_attend, can_take
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,7 @@ def paged_attention(q: Tensor, kv: Tensor, cache: Tensor, plan: AttentionPlan) -
 
 def can_attend_natively(cache: Tensor) -> bool:
     """Return whether this project's own kernels read such a cache, here."""
-    return (
-        cache.device.type == "cpu"
-        and cache.dtype == torch.bfloat16
-        and cache.shape[-1] % COLUMNS == 0
-        and is_available()
-    )
+    return cache.device.type == "cpu" and can_attend(cache.dtype, cache.shape[-1])
 
 
 def _decode_natively(q: Tensor, cache: Tensor, plan: AttentionPlan) -> Tensor:

@@ -8,13 +8,10 @@ import torch
 from torch import Tensor
 
 from collm.gate.config import GENERAL
+from collm.ops.native.library import can_attend
 from collm.pacing.quanta import cut
 from collm.training.attention import PackedAttention, attention_to_earlier, pack_attention
-from collm.training.native_attention import (
-    NativeAttention,
-    can_attend_natively,
-    span_attention,
-)
+from collm.training.native_attention import NativeAttention, span_attention
 from collm.training.samples import TokenSample
 
 _MIN_PREFIX = 8
@@ -98,7 +95,7 @@ class MicroBatch:
             head_dim: Features of a head.
             rows: One of several ``pieces``: its queries, and the keys of all rows up to its end.
         """
-        is_native = can_attend_natively(dtype, head_dim)
+        is_native = can_attend(dtype, head_dim)
         if rows is not None and len(rows) < self.num_tokens:
             if is_native:  # to the kernels, earlier rows are a prefix
                 return span_attention(rows.start, [len(rows)], window, without_prefix=frozenset())

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from collm.ops.native.library import COLUMNS, is_available
 from collm.ops.native.training_attention import (
     Spans,
     training_attention,
@@ -26,11 +25,6 @@ class NativeAttention:
         """Return outputs [num_rows, num_heads * head_dim]; see ``model.layers.Attend``."""
         out: Tensor = _Attention.apply(q, kv, self.spans)  # type: ignore[no-untyped-call]
         return out.flatten(1)
-
-
-def can_attend_natively(dtype: torch.dtype, head_dim: int) -> bool:
-    """Return whether the kernels take queries and keys like these, here."""
-    return dtype == torch.bfloat16 and head_dim % COLUMNS == 0 and is_available()
 
 
 def span_attention(

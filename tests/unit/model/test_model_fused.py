@@ -5,12 +5,10 @@ import torch
 from torch.testing import assert_close
 
 from collm.model.fused import can_fuse, make_forward
-from collm.ops.native import library
 from factories.checkpoints import FAMILIES, tiny_checkpoint
 from factories.engines import build_engine, random_adapter, random_tokens, teacher_forced_logits
+from factories.kernels import PATHS, computing_on, needs_kernels
 
-PATHS = [path for path in library.paths() if path != "torch"]
-needs_kernels = pytest.mark.skipif(not PATHS, reason="no kernels are built, or this CPU runs none")
 HEADS = {"head_dim": 32}
 PROMPTS = [random_tokens(n, seed=n) for n in (29, 1, 2, 17, 5, 8, 12, 3, 40)]
 
@@ -18,10 +16,8 @@ PROMPTS = [random_tokens(n, seed=n) for n in (29, 1, 2, 17, 5, 8, 12, 3, 40)]
 @pytest.fixture(params=PATHS)
 def path(request):
     """Compute each test on every path that this CPU has."""
-    usual = library.path()
-    library.choose(request.param)
-    yield request.param
-    library.choose(usual)
+    with computing_on(request.param) as chosen:
+        yield chosen
 
 
 def both_ways(folder, chunk, models=None):

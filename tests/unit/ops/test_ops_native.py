@@ -12,23 +12,20 @@ from collm.ops.attention import (
 from collm.ops.elementwise import rms_norm, silu_mul
 from collm.ops.linear import DenseLinear, NativeLinear, freeze_linear
 from collm.ops.lora import AdapterRows, adapted_linear, add_lora_reference
-from collm.ops.native import library
 from collm.ops.native.attention import prefill_attention
 from collm.ops.native.elementwise import write_rows_
 from collm.ops.native.linears import input_grad, pack_bfloat16
 from collm.ops.rotary import RotaryTable, rotate
+from factories.kernels import PATHS, computing_on, needs_kernels
 
-PATHS = [path for path in library.paths() if path != "torch"]
-pytestmark = pytest.mark.skipif(not PATHS, reason="no kernels are built, or this CPU runs none")
+pytestmark = needs_kernels
 
 
 @pytest.fixture(params=PATHS, autouse=True)
 def path(request):
     """Compute each test on every path that this CPU has."""
-    usual = library.path()
-    library.choose(request.param)
-    yield request.param
-    library.choose(usual)
+    with computing_on(request.param) as chosen:
+        yield chosen
 
 
 ROUNDED = {"atol": 2e-2, "rtol": 1e-2, "check_dtype": False}

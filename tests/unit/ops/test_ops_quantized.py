@@ -10,22 +10,18 @@ from collm.ops.linear import DenseLinear, NativeLinear, freeze_linear
 from collm.ops.lora import AdapterRows, adapted_linear, add_lora_reference
 from collm.ops.native import library
 from collm.ops.quantized import QuantizedLinear, quantize, round_inputs
+from factories.kernels import PATHS, computing_on, needs_kernels
 
 KINDS = ["int8", "int4"]
-PATHS = [path for path in library.paths() if path != "torch"]
 ROUNDED = {"atol": 2e-2, "rtol": 1e-2, "check_dtype": False}
 """Results are rounded to bfloat16's 8 bits."""
-
-needs_kernels = pytest.mark.skipif(not PATHS, reason="no kernels are built, or none run here")
 
 
 @pytest.fixture(params=PATHS)
 def path(request):
     """Compute a test on every path that this CPU has."""
-    usual = library.path()
-    library.choose(request.param)
-    yield request.param
-    library.choose(usual)
+    with computing_on(request.param) as chosen:
+        yield chosen
 
 
 def randn(*shape: int, seed: int = 0, scale: float = 1.0) -> torch.Tensor:

@@ -6,10 +6,10 @@ from torch.testing import assert_close
 
 from collm.ops.native import library
 from collm.training.attention import pack_attention
-from collm.training.native_attention import can_attend_natively, span_attention
+from collm.training.native_attention import span_attention
+from factories.kernels import PATHS, computing_on, needs_kernels
 
-PATHS = [path for path in library.paths() if path != "torch"]
-pytestmark = pytest.mark.skipif(not PATHS, reason="no kernels are built, or this CPU runs none")
+pytestmark = needs_kernels
 ROUNDED = {"atol": 3e-2, "rtol": 3e-2, "check_dtype": False}
 """Results, and the weights and gradients of scores on the way, are rounded to bfloat16's 8 bits."""
 
@@ -17,10 +17,8 @@ ROUNDED = {"atol": 3e-2, "rtol": 3e-2, "check_dtype": False}
 @pytest.fixture(params=PATHS, autouse=True)
 def path(request):
     """Compute each test on every path that this CPU has."""
-    usual = library.path()
-    library.choose(request.param)
-    yield request.param
-    library.choose(usual)
+    with computing_on(request.param) as chosen:
+        yield chosen
 
 
 def randn(*shape: int, seed: int) -> torch.Tensor:
@@ -82,6 +80,6 @@ def test_pieces_that_attend_to_earlier_rows_as_to_a_prefix_equal_the_whole_sampl
 
 
 def test_other_dtypes_and_head_sizes_keep_to_torch():
-    assert can_attend_natively(torch.bfloat16, 64)
-    assert not can_attend_natively(torch.float32, 64)
-    assert not can_attend_natively(torch.bfloat16, 80)
+    assert library.can_attend(torch.bfloat16, 64)
+    assert not library.can_attend(torch.float32, 64)
+    assert not library.can_attend(torch.bfloat16, 80)

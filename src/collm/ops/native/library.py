@@ -107,6 +107,11 @@ def is_available() -> bool:
     return _choice().kernels is not None
 
 
+def can_attend(dtype: torch.dtype, head_dim: int) -> bool:
+    """Return whether the kernels take keys and values like these."""
+    return dtype == torch.bfloat16 and head_dim % COLUMNS == 0 and is_available()
+
+
 def can_take(x: Tensor) -> bool:
     """Return whether the kernels take activations like ``x``."""
     return (
