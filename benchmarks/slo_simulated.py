@@ -3,7 +3,7 @@
 The scheduler, cost models, prefill limit and budgets are the replica's own; the model is replaced
 by times: a step takes a fixed time and so much per decode, prefill token and key, a quantum so much
 per token, each with log-normal noise and a hiccup now and then. The figures below are those of
-SmolLM2-135M with one adapter on two busy Zen 4 cores. What is simulated is simulated: use it to
+SmolLM2-135M with one adapter on two Zen 4 cores. What is simulated is simulated: use it to
 compare rules of pacing with each other, not to claim what a machine does.
 
 Run as: python benchmarks/slo_simulated.py
@@ -35,7 +35,7 @@ from slo_outcome import report_blocks
 from slo_plan import MAX_OUTPUT_TOKENS, TRACE, KneeSearch, cut_block, scale_lengths
 from slo_report import LATENCY, OBJECTIVE, OFF, Block, Coverage, Work
 
-_STEP_S = (26.5e-3, 1.5e-3, 0.95e-3, 1e-6, 2e-3)
+_STEP_S = (10e-3, 1.15e-3, 0.65e-3, 1e-6, 1e-3)
 """Seconds of a step, per decode, prefill token, key and adapter."""
 _QUANTUM_S = {
     QuantumKind.PREPARE: (2e-3, 2e-6),

@@ -15,9 +15,9 @@ _NUM_PROMPTS = 64
 """The latest prompts, from which the next one's length is guessed."""
 _LONG = 0.95
 """A prompt longer than this share of the others is planned for."""
-_TTFT_SHARE = 0.75
+_TTFT_SHARE = 0.3
 """Share of the TTFT objective that a long prompt may take at the usual pace; the rest is for what
-comes before it."""
+comes before it: prompts come in bursts, and three long ones are soon together."""
 
 
 class Reserve:

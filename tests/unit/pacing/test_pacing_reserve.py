@@ -48,12 +48,12 @@ def test_before_any_prompt_nothing_is_kept() -> None:
 @pytest.mark.parametrize(
     ("num_tokens", "num_decodes", "expected_s"),
     [
-        # Beside 2 decodes 70 of 100 ms are for prefill: 420 tokens take 600 ms, 0.75 of 0.8 s.
-        (419, 2, 0.0),
-        (421, 2, RESERVE_S),
+        # Beside 2 decodes 70 of 100 ms are for prefill: 168 tokens take 240 ms, 0.3 of 0.8 s.
+        (167, 2, 0.0),
+        (169, 2, RESERVE_S),
         # Beside 8 decodes 40 ms are.
-        (239, 8, 0.0),
-        (241, 8, RESERVE_S),
+        (95, 8, 0.0),
+        (97, 8, RESERVE_S),
         (1, 16, RESERVE_S),  # no room at all
     ],
 )
@@ -64,18 +64,18 @@ def test_decodes_keep_ahead_once_a_long_prompt_would_come_too_late_beside_them(
 
 
 def test_one_prompt_in_twenty_may_be_longer_than_planned_for() -> None:
-    assert reserve_after([100] * 39 + [421]).seconds(decodes(2)) == 0.0
-    assert reserve_after([100] * 17 + [421] * 3).seconds(decodes(2)) == pytest.approx(RESERVE_S)
+    assert reserve_after([100] * 39 + [169]).seconds(decodes(2)) == 0.0
+    assert reserve_after([100] * 17 + [169] * 3).seconds(decodes(2)) == pytest.approx(RESERVE_S)
 
 
 def test_long_prompts_of_the_past_are_forgotten() -> None:
-    assert reserve_after([421] * 64 + [100] * 64).seconds(decodes(2)) == 0.0
+    assert reserve_after([169] * 64 + [100] * 64).seconds(decodes(2)) == 0.0
 
 
 def test_each_prompt_counts_once_whatever_is_computed_of_it() -> None:
     reserve = reserve_after([100] * 19)
     for num_output in range(1, 60):
-        seen = sequence(421, arrived_at_s=50.0, num_output=num_output, num_computed=420)
+        seen = sequence(169, arrived_at_s=50.0, num_output=num_output, num_computed=168)
         reserve.look([seen])
     assert reserve.seconds(decodes(2)) == pytest.approx(RESERVE_S)  # one in twenty is the longest
     reserve.look([sequence(100, arrived_at_s=51.0), sequence(100, arrived_at_s=51.0)])
