@@ -1,8 +1,10 @@
 """Replicas in virtual time behind a real router: honest, lying and hung ones."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from collm.cluster.lanes import Ticket
 from collm.cluster.router import Router
@@ -32,7 +34,8 @@ class FakeReplica:
     """Computes steps at ``slowness`` times the cost that its snapshots claim.
 
     One that ``claims_idle`` reports no load whatever it has; one that ``is_hung`` computes nothing.
-    One that ``has_cache`` has cached what the router believes.
+    One that ``has_cache`` has cached what the router believes. Snapshots further say what is in
+    ``claims``, such as a quality. Training takes up to ``quantum_s`` between two steps.
     """
 
     replica_id: str
@@ -40,6 +43,9 @@ class FakeReplica:
     claims_idle: bool = False
     is_hung: bool = False
     has_cache: bool = True
+    claims: Mapping[str, Any] = field(default_factory=dict)
+    quantum_s: float = 0.0
+    random: Random = field(default_factory=lambda: Random(0))
     streams: list[Stream] = field(default_factory=list)
     ended: list[Stream] = field(default_factory=list)
     free_at_s: float = 0.0
@@ -52,6 +58,7 @@ class FakeReplica:
             num_running=len(streams),
             queued_prefill_tokens=sum(one.num_prefill for one in streams),
             num_context_tokens=100 * len(streams),
+            **self.claims,
         )
 
     def advance(self, to_s: float, sent: Sent) -> None:
@@ -71,6 +78,7 @@ class FakeReplica:
                 + COEFFICIENTS.decode_s * len(decoding)
                 + COEFFICIENTS.prefill_s * num_prefilled
             )
+            self.free_at_s += self.random.uniform(0.0, self.quantum_s)
             for one in (*decoding, *last):
                 self._emit(one, sent)
 

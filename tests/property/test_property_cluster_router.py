@@ -22,6 +22,7 @@ snapshots = st.builds(
     make_snapshot,
     st.sampled_from([f"r{i}" for i in range(12)]),
     names=st.lists(st.sampled_from(NAMES)).map(tuple),
+    active=st.dictionaries(st.sampled_from(NAMES), st.sampled_from(["x@1", "x@2", "x@3"])),
     quality=st.dictionaries(st.sampled_from(NAMES), st.floats(0.0, 10.0)),
     quality_noise=st.dictionaries(st.sampled_from(NAMES), st.floats(0.0, 10.0)),
     is_draining=st.booleans(),
@@ -35,10 +36,13 @@ snapshots = st.builds(
 )
 
 
-@given(st.lists(st.one_of(snapshots, st.sampled_from([f"r{i}" for i in range(12)]))))
+@given(
+    st.lists(st.one_of(snapshots, st.sampled_from([f"r{i}" for i in range(12)]))),
+    st.floats(0.0, 1.0, exclude_max=True),
+)
 @settings(max_examples=60, deadline=None)
 def test_pools_are_what_a_scan_of_all_snapshots_would_find(
-    history: list[ReplicaSnapshot | str],
+    history: list[ReplicaSnapshot | str], drawn: float
 ) -> None:
     table, expected = ReplicaTable(), dict[str, ReplicaSnapshot]()
     for item in history:
@@ -51,7 +55,7 @@ def test_pools_are_what_a_scan_of_all_snapshots_would_find(
     assert dict(table) == expected
     for name in (ANY, *NAMES):
         serving = {
-            one.replica_id: one.quality.get(name, 0.0)
+            one.replica_id: (one.active.get(name), one.quality.get(name, 0.0))
             for one in expected.values()
             if not one.is_draining and (name in one.names or name == ANY)
         }
@@ -59,7 +63,15 @@ def test_pools_are_what_a_scan_of_all_snapshots_would_find(
         assert (pool is None) == (not serving)
         if pool is not None:
             assert sorted(pool.ids) == sorted(serving)
-            assert pool.best(99) == sorted(serving, key=lambda one: (-serving[one], one))
+            worth = {
+                one: max(quality for other, quality in serving.values() if other == version)
+                for one, (version, _) in serving.items()
+            }
+            for count in (1, 2, 99):
+                best = pool.best(count, lambda: drawn)
+                assert len(best) == len(set(best)) == min(count, len(serving))
+                highest = sorted(worth.values(), reverse=True)[:count]
+                assert [worth[one] for one in best] == highest
 
 
 @given(st.lists(snapshots, min_size=1), st.integers(0, 99), st.sampled_from(NAMES))

@@ -123,7 +123,7 @@ class Router:
         session_home = sent.session_home(request)
         # Who has most of the prompt is known to have its adapter at hand.
         known = cached.holders or (sent.latest(request.model),)
-        for one in (session_home, *known, *pool.best(_NUM_BEST)):
+        for one in (session_home, *known, *pool.best(_NUM_BEST, random)):
             if one is not None and one in pool and one not in exclude:
                 chosen[one] = None
         most = min(len(chosen) + _NUM_DRAWN, MAX_CANDIDATES)

@@ -1,7 +1,8 @@
 """The latest snapshot of every live replica, indexed as the router asks for them."""
 
+import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from collm.cluster.prediction import Standing, stand
 from collm.types import ReplicaSnapshot
@@ -14,48 +15,110 @@ class Pool:
     """The accepting replicas that serve one name; empty pools are not kept."""
 
     def __init__(self) -> None:
-        self._ids: list[str] = []
-        self._places: dict[str, int] = {}
-        self._qualities: dict[str, float] = {}
-        self._ranking: list[tuple[float, str]] = []
+        self._members = _Ids()
+        self._served: dict[str, tuple[str, float]] = {}  # each replica's version and its quality
+        self._versions: dict[str, _Version] = {}
+        self._ranking: list[tuple[float, str]] = []  # (-quality, version)
 
     def __contains__(self, replica_id: str) -> bool:
-        return replica_id in self._places
+        return replica_id in self._members
 
     @property
     def ids(self) -> Sequence[str]:
         """Every replica, in no order that means anything."""
-        return self._ids
+        return self._members.ids
 
-    def best(self, count: int) -> list[str]:
-        """Return the ``count`` replicas of the highest quality, by id where equal."""
-        return [replica_id for _, replica_id in self._ranking[:count]]
+    def best(self, count: int, lot: Callable[[], float]) -> list[str]:
+        """Return the ``count`` replicas of the best versions.
 
-    def put(self, replica_id: str, quality: float) -> None:
-        """Add a replica, or change its quality."""
-        known = self._qualities.get(replica_id)
-        if known == quality:
+        A version is as good as the best quality that any replica measured of it. Who of those that
+        serve the same one are returned is decided by ``lot``, which draws from [0, 1).
+        """
+        found: list[str] = []
+        for _, version in self._ranking:
+            ids, num_missing = self._versions[version].members.ids, count - len(found)
+            if len(ids) > num_missing:
+                start = int(lot() * len(ids))
+                return found + [ids[(start + index) % len(ids)] for index in range(num_missing)]
+            found += ids
+        return found
+
+    def put(self, replica_id: str, version: str, quality: float) -> None:
+        """Add a replica, or change what it serves and how good it measured that to be."""
+        served = version, quality
+        known = self._served.get(replica_id)
+        if known == served:
             return
         if known is None:
-            self._places[replica_id] = len(self._ids)
-            self._ids.append(replica_id)
+            self._members.add(replica_id)
         else:
-            self._unrank(replica_id)
-        self._qualities[replica_id] = quality
-        insort(self._ranking, (-quality, replica_id))
+            self._withdraw(replica_id)
+        self._served[replica_id] = served
+        group = self._versions.get(version)
+        if group is None:
+            group = self._versions[version] = _Version()
+        else:
+            self._unrank(version, group)
+        group.put(replica_id, quality)
+        insort(self._ranking, (-group.quality, version))
 
     def drop(self, replica_id: str) -> None:
         """Take a replica out."""
-        self._unrank(replica_id)
-        del self._qualities[replica_id]
-        place, last_id = self._places.pop(replica_id), self._ids.pop()
-        if last_id != replica_id:
-            self._ids[place] = last_id
-            self._places[last_id] = place
+        self._withdraw(replica_id)
+        self._members.drop(replica_id)
 
-    def _unrank(self, replica_id: str) -> None:
-        key = (-self._qualities[replica_id], replica_id)
-        del self._ranking[bisect_left(self._ranking, key)]
+    def _withdraw(self, replica_id: str) -> None:
+        version, _ = self._served.pop(replica_id)
+        group = self._versions[version]
+        self._unrank(version, group)
+        group.drop(replica_id)
+        if group.members.ids:
+            insort(self._ranking, (-group.quality, version))
+        else:
+            del self._versions[version]
+
+    def _unrank(self, version: str, group: "_Version") -> None:
+        del self._ranking[bisect_left(self._ranking, (-group.quality, version))]
+
+
+class _Version:
+    """Who serves a version, and how good it is."""
+
+    def __init__(self) -> None:
+        self.members = _Ids()
+        self.quality = -math.inf
+        self._qualities: dict[str, float] = {}
+
+    def put(self, replica_id: str, quality: float) -> None:
+        self.members.add(replica_id)
+        self._qualities[replica_id] = quality
+        self.quality = max(self.quality, quality)
+
+    def drop(self, replica_id: str) -> None:
+        self.members.drop(replica_id)
+        if self._qualities.pop(replica_id) == self.quality:
+            self.quality = max(self._qualities.values(), default=-math.inf)
+
+
+class _Ids:
+    """A set in a list, to draw from."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self._places: dict[str, int] = {}
+
+    def __contains__(self, replica_id: str) -> bool:
+        return replica_id in self._places
+
+    def add(self, replica_id: str) -> None:
+        self._places[replica_id] = len(self.ids)
+        self.ids.append(replica_id)
+
+    def drop(self, replica_id: str) -> None:
+        place, last_id = self._places.pop(replica_id), self.ids.pop()
+        if last_id != replica_id:
+            self.ids[place] = last_id
+            self._places[last_id] = place
 
 
 class ReplicaTable(Mapping[str, ReplicaSnapshot]):
@@ -100,7 +163,9 @@ class ReplicaTable(Mapping[str, ReplicaSnapshot]):
             pool = self._pools.get(name)
             if pool is None:
                 pool = self._pools[name] = Pool()
-            pool.put(replica_id, snapshot.quality.get(name, 0.0))
+            # Of the base model, and of a version by its label, everybody serves the same.
+            version = snapshot.active.get(name, "")
+            pool.put(replica_id, version, snapshot.quality.get(name, 0.0))
 
     def drop(self, replica_id: str) -> None:
         """Forget a replica, if it is known."""

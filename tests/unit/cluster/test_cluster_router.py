@@ -372,6 +372,30 @@ def test_replicas_that_look_a_little_different_share_requests_that_come_one_by_o
     assert min(counts.values()) >= 70
 
 
+QUESTION = make_request(num_prompt_bytes=250, num_output_tokens_guess=7)
+LONGER = make_request(num_prompt_bytes=700, num_output_tokens_guess=60)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("quality", [1.0, 2.0])
+def test_two_replicas_that_learn_together_share_the_traffic_of_the_demo(
+    quality: float, seed: int
+) -> None:
+    """Two requests a second for minutes; one replica has easier samples and looks 10 % faster."""
+    claims = {"quality": {ADAPTER: quality}, "quality_noise": {ADAPTER: 0.02}}
+    slower = {"step_coefficients": a_little_slower(COEFFICIENTS)}
+    replicas = [
+        FakeReplica("r0", slowness=1.5, quantum_s=0.04, claims=claims, random=Random(seed)),
+        FakeReplica("r1", slowness=1.5, quantum_s=0.04, claims=slower, random=Random(seed + 1)),
+    ]
+    fleet = FakeFleet(make_router(seed), replicas)
+    for second in range(240):
+        request = QUESTION if second % 2 else LONGER
+        fleet.play(request, per_s=2.0, duration_s=1.0, seed=1000 * seed + second)
+    assert min(fleet.counts.values()) >= 0.4 * fleet.counts.total()
+    assert fleet.met_share() >= 0.99
+
+
 def test_an_idle_replica_is_preferred_to_a_busy_one_that_looks_a_little_faster() -> None:
     slower = make_snapshot("idle", step_coefficients=a_little_slower(COEFFICIENTS))
     table = ReplicaTable([make_snapshot("busy", num_running=1, num_context_tokens=100), slower])
@@ -402,7 +426,9 @@ def test_a_large_cluster_has_few_candidates(monkeypatch: pytest.MonkeyPatch) -> 
     seen: list[str] = []
     table, router, sent = ReplicaTable(), make_router(), Sent()
     for i in range(50):
-        table.put(make_snapshot(f"r{i:02}", quality={ADAPTER: 1.0 + (i == 33)}, num_running=i))
+        table.put(make_snapshot(f"r{i:02}", num_running=i))
+    newer = {ADAPTER: VersionId(f"{ADAPTER}@4")}
+    table.put(make_snapshot("r33", active=newer, quality={ADAPTER: 2.0}, num_running=33))
     request = make_request(session="s", prefix_hashes=(1, 2))
     home = Choice(
         replica_id="r49",

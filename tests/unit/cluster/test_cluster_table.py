@@ -1,4 +1,7 @@
+from collections import Counter
+
 from collm.cluster.table import ANY, ReplicaTable
+from collm.types import ReplicaSnapshot, VersionId
 from factories.snapshots import ADAPTER, BASE_MODEL, make_snapshot
 
 
@@ -42,18 +45,37 @@ def test_a_dropped_replica_is_gone_from_everywhere() -> None:
     assert set(table) == ids_of(table, ANY) == ids_of(table, ADAPTER) == {"b"}
 
 
-def test_the_best_follow_changes_of_quality_and_ties_go_by_id() -> None:
-    table = ReplicaTable(
-        [
-            make_snapshot(one, quality={ADAPTER: q})
-            for one, q in (("c", 1.0), ("a", 1.0), ("b", 2.0))
-        ]
-    )
+def serving(replica_id: str, number: int, quality: float) -> ReplicaSnapshot:
+    active = {ADAPTER: VersionId(f"{ADAPTER}@{number}")}
+    return make_snapshot(replica_id, active=active, quality={ADAPTER: quality})
+
+
+def best_of(table: ReplicaTable, count: int, drawn: float = 0.0) -> list[str]:
     pool = table.pool(ADAPTER)
     assert pool is not None
-    assert pool.best(9) == ["b", "a", "c"]
-    table.put(make_snapshot("b", quality={ADAPTER: 0.5}))
-    assert pool.best(2) == ["a", "c"]
+    return pool.best(count, lambda: drawn)
+
+
+def test_the_best_follow_changes_of_quality_and_of_versions() -> None:
+    table = ReplicaTable([serving("a", 1, 1.0), serving("b", 2, 2.0), serving("c", 3, 1.5)])
+    assert best_of(table, 9) == ["b", "c", "a"]
+    table.put(serving("b", 2, 0.5))
+    assert best_of(table, 2) == ["c", "a"]
+    table.put(serving("a", 4, 3.0))
+    assert best_of(table, 2) == ["a", "c"]
+
+
+def test_a_version_ranks_by_the_best_that_anybody_measured_of_it() -> None:
+    table = ReplicaTable([serving("easy", 2, 2.0), serving("hard", 2, 0.5), serving("old", 1, 1.0)])
+    assert best_of(table, 3)[2] == "old"
+    table.drop("easy")
+    assert best_of(table, 3) == ["old", "hard"]
+
+
+def test_replicas_of_one_version_are_all_among_the_best_in_turn() -> None:
+    table = ReplicaTable([serving(f"r{i}", 2, i / 10) for i in range(10)])
+    counts = Counter(one for drawn in range(10) for one in best_of(table, 2, drawn / 10))
+    assert counts == {f"r{i}": 2 for i in range(10)}
 
 
 def test_a_name_that_appears_twice_counts_once() -> None:
