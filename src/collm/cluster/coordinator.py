@@ -102,7 +102,7 @@ class Coordinator:
         """Go on with what a process before this one left, then run rounds until cancelled."""
         await self._abandon_unconfigured()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_up(), name="catch-up")
+            tasks.create_task(self._keep_up(tasks), name="catch-up")
             for config in self._configs:
                 tasks.create_task(self._learn(config), name=f"rounds of {config.adapter}")
 
@@ -141,10 +141,10 @@ class Coordinator:
         lock = self._is_promoting.get(adapter)
         return lock is not None and lock.locked()
 
-    async def _keep_up(self) -> None:
+    async def _keep_up(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             try:
-                await self._catch_up.look()
+                self._catch_up.look(tasks)
             except (CollmError, OSError, sqlite3.Error):
                 _log.exception("bringing replicas up to date failed")
             await self._timing.sleep(_LOOK_S)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ _BUSY_S = 0.1
 _RETRY_S = 2.0
 """Time until a replica that could not be brought up to date is tried again."""
 _BRING_S = 60.0
-"""Longest that one replica may keep others from catching up."""
+"""Longest that one try may take; a replica that needs longer is asked anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +115,17 @@ class Spreader:
         return Spread(target.version, reached, missed)
 
     async def bring(
-        self, replica_id: str, target: Target, reason: str, numbers: Mapping[str, Any]
+        self,
+        replica_id: str,
+        target: Target,
+        reason: str,
+        numbers: Mapping[str, Any],
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         """Make one replica serve a target, sending a version that the replica does not have.
 
         A replica that cannot do it yet, such as in the middle of another promotion, is asked until
-        it can: give this a time limit.
+        it can, or until the target is not wanted any more: give this a time limit.
 
         Raises:
             CollmError: It does not answer, or refuses.
@@ -129,7 +135,7 @@ class Spreader:
             await control.return_to_base(target.adapter, reason)
             return
         is_sent = False
-        while True:
+        while is_wanted():
             try:
                 await control.promote(version, reason, numbers)
                 return
@@ -172,10 +178,14 @@ class CatchUp:
         self._spreader = spreader
         self._timing = timing
         self._settled: set[tuple[str, Target]] = set()
+        self._busy: set[str] = set()
         self._not_before_s: dict[str, float] = {}
 
-    async def look(self) -> None:
-        """Bring everyone who is behind up to date; who cannot be now is tried again later."""
+    def look(self, tasks: asyncio.TaskGroup) -> None:
+        """Begin to bring everyone who is behind up to date, in ``tasks``, and return at once.
+
+        Nobody waits for another replica; who cannot be brought now is tried again later.
+        """
         live = self._members.live()
         wanted = {
             (replica_id, target)
@@ -189,8 +199,11 @@ class CatchUp:
             active = live[replica_id].active.get(target.adapter)
             if not is_behind(active, target.version):
                 self._settled.add((replica_id, target))
-            elif now_s >= self._not_before_s.get(replica_id, now_s):
-                await self._bring(replica_id, target)
+                continue
+            is_due = now_s >= self._not_before_s.get(replica_id, now_s)
+            if is_due and replica_id not in self._busy:
+                self._busy.add(replica_id)
+                tasks.create_task(self._bring(replica_id, target))
 
     def _targets(self) -> list[Target]:
         """Return what replicas shall serve, but for adapters whose version changes right now."""
@@ -201,15 +214,21 @@ class CatchUp:
 
     async def _bring(self, replica_id: str, target: Target) -> None:
         version = target.version
+
+        def is_wanted() -> bool:
+            return target in self._targets()
+
         try:
             async with asyncio.timeout(_BRING_S):
-                await self._spreader.bring(replica_id, target, "caught up", {})
-        except (CollmError, TimeoutError) as error:
+                await self._spreader.bring(replica_id, target, "caught up", {}, is_wanted)
+            if is_wanted():
+                _log.info("%s: %s caught up with %s", target.adapter, replica_id, version)
+                self._settled.add((replica_id, target))
+        except (CollmError, OSError, sqlite3.Error) as error:  # a timeout is an OSError
             _log.warning("%s cannot catch up with %s yet: %s", replica_id, version, error)
             self._not_before_s[replica_id] = self._timing.clock.now_s() + _RETRY_S
-        else:
-            _log.info("%s: %s caught up with %s", target.adapter, replica_id, version)
-            self._settled.add((replica_id, target))
+        finally:
+            self._busy.discard(replica_id)
 
 
 def _order(wanted: tuple[str, Target]) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from collm.clock import MonotonicClock
 from collm.cluster.coordinator import Coordinator
 from collm.cluster.round_config import RoundConfig
 from collm.cluster.timing import Timing
-from collm.errors import UnknownAdapterError
+from collm.errors import StateError, UnknownAdapterError
 from collm.federated.rounds import RoundStatus
 from collm.store.front_folder import FrontFolder
 from collm.types import BASE
@@ -132,6 +132,44 @@ def test_replica_restarted_with_an_older_version_catches_up(
             await asyncio.sleep(0.002)
 
     run_until(coordinator(cluster, folder, TIMING), lambda: True, wake)
+
+
+def test_replica_that_takes_long_to_catch_up_holds_up_nobody_else(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    Rounds(cluster, folder).run()
+    slow, new = FakeMember("c", before_promote=asyncio.Event().wait), FakeMember("d")
+    cluster.members |= {"c": slow, "d": new}
+    run_until(coordinator(cluster, folder, TIMING), lambda: bool(new.active))
+    assert not slow.active
+
+
+def test_replica_does_not_catch_up_with_what_is_replaced_meanwhile(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    rounds = Rounds(cluster, folder)
+    for _ in range(2):
+        rounds.run()
+    folder.decisions.rollback("ours@1", "asked for", {})
+    num_asked, is_busy = 0, True
+
+    async def be_busy() -> None:
+        nonlocal num_asked
+        num_asked += 1
+        if is_busy:
+            raise StateError("another promotion is under way")
+
+    cluster.members["c"] = member = FakeMember("c", before_promote=be_busy)
+
+    async def replace() -> None:
+        nonlocal is_busy
+        folder.decisions.promote("ours@2", "better", {})
+        is_busy = False
+        while not member.active:
+            await asyncio.sleep(0.002)
+
+    run_until(coordinator(cluster, folder, TIMING), lambda: num_asked > 2, replace)
+    assert member.promotions == ["ours@2"]
 
 
 def test_rollback_on_one_replica_alone_is_not_undone_while_it_stays(
