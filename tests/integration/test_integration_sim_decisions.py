@@ -6,7 +6,6 @@ from random import Random
 import pytest
 
 from collm.clock import ManualClock
-from collm.engine.blocks import BlockManager
 from collm.engine.config import SchedulerConfig
 from collm.engine.scheduler import Scheduler
 from collm.metrics.loop_times import LoopTimes
@@ -16,6 +15,7 @@ from collm.pacing.config import Objectives
 from collm.pacing.cost import QuantumCostModel, StepCostModel
 from collm.pacing.credit import Credit
 from collm.replica.inbox import Abort, Submit
+from collm.sim.blocks import CountedBlocks
 from collm.sim.device import Device
 from collm.sim.duty import AlwaysOn
 from collm.sim.log import SimLog
@@ -164,11 +164,11 @@ class Listener:
 
 def run_simulator(requests, quanta, *, fast_forward: bool) -> Decisions:
     decisions, objectives = Decisions(), Objectives()
-    blocks = BlockManager(NUM_BLOCKS, BLOCK_SIZE, enable_prefix_cache=False)
+    blocks = CountedBlocks(NUM_BLOCKS, BLOCK_SIZE)
     times = LoopTimes()
     totals = Totals(objectives, times)
     limit, credit, step_cost = FixedPrefillLimit(MAX_PREFILL), Credit(0.0), StepCostModel()
-    versions = Versions(Version(BASE, (0.0,)), blocks.evict_version)
+    versions = Versions(Version(BASE, (0.0,)))
     scheduler = RecordingScheduler(SCHEDULER, blocks, versions, limit, frozenset(), MAX_LEN)
     scheduler.decisions = decisions
     budget = LatencyBudget(

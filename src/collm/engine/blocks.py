@@ -4,12 +4,55 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
+from typing import Protocol
 
 from collm.engine.sequence import Sequence
 from collm.types import VersionId
 
 _Key = tuple[VersionId | int, tuple[int, ...]]
 """What a full block holds: its parent's content (the version, for a first block), its tokens."""
+
+
+class Blocks(Protocol):
+    """What a scheduler asks of a KV pool: ``BlockManager``, or a count of blocks in a simulation.
+
+    A sequence's ``block_table`` is the pool's to change; each method does what it does there.
+    """
+
+    @property
+    def num_blocks(self) -> int:
+        """Size of the pool."""
+        ...
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        ...
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that no table holds."""
+        ...
+
+    def try_admit(self, sequence: Sequence, *, num_spare: int) -> bool:
+        """Give a bound sequence blocks for all its known tokens, or nothing."""
+        ...
+
+    def try_allocate(self, sequence: Sequence, num_new_tokens: int) -> bool:
+        """Extend a table to hold ``num_new_tokens`` more computed tokens, or change nothing."""
+        ...
+
+    def commit(self, sequence: Sequence) -> None:
+        """Take note of what a sequence has computed."""
+        ...
+
+    def free(self, sequence: Sequence) -> None:
+        """Take a sequence's blocks back; it has computed nothing afterwards."""
+        ...
+
+    def check(self, sequences: Iterable[Sequence]) -> None:
+        """Assert that every block is accounted for by these, the sequences that hold blocks."""
+        ...
 
 
 @dataclass(slots=True)

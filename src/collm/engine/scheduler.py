@@ -5,7 +5,7 @@ from collections.abc import Sequence as Row
 from operator import attrgetter
 from typing import Protocol
 
-from collm.engine.blocks import BlockManager
+from collm.engine.blocks import Blocks
 from collm.engine.config import SchedulerConfig
 from collm.engine.events import News, end_event, in_order, not_finite, token_event
 from collm.engine.plan import (
@@ -83,7 +83,7 @@ class Scheduler:
     def __init__(
         self,
         config: SchedulerConfig,
-        blocks: BlockManager,
+        blocks: Blocks,
         pins: VersionPins,
         prefill_limit: PrefillLimit,
         eos_token_ids: frozenset[int],

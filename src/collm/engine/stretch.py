@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence as Row
 
-from collm.engine.blocks import BlockManager
+from collm.engine.blocks import Blocks
 from collm.engine.sequence import Sequence
 
 
@@ -19,7 +19,7 @@ class Stretch:
         blocks: Where they take their blocks.
     """
 
-    def __init__(self, sequences: Row[Sequence], num_steps: int, blocks: BlockManager) -> None:
+    def __init__(self, sequences: Row[Sequence], num_steps: int, blocks: Blocks) -> None:
         self.sequences = sequences
         self.num_steps = num_steps
         self._blocks = blocks
@@ -53,7 +53,7 @@ class Stretch:
                 sequence.last_token_at_s = now_s
 
 
-def find_stretch(running: Row[Sequence], blocks: BlockManager, max_len: int) -> Stretch | None:
+def find_stretch(running: Row[Sequence], blocks: Blocks, max_len: int) -> Stretch | None:
     """Return the row of decodes that comes next, if it has two steps at least.
 
     Args:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from random import Random
 
-from collm.engine.blocks import BlockManager
 from collm.engine.scheduler import Scheduler
 from collm.metrics.loop_times import LoopTimes
 from collm.metrics.totals import Totals
@@ -12,6 +11,7 @@ from collm.pacing.chunking import make_prefill_limit
 from collm.pacing.config import PacingConfig
 from collm.pacing.credit import Credit
 from collm.pacing.deadlines import PrefillLimit, StepCost
+from collm.sim.blocks import CountedBlocks
 from collm.sim.budgets import ShiftBudget, TokenLevelBudget, UncorrectedCredit
 from collm.sim.config import SimConfig
 from collm.sim.device import (
@@ -59,8 +59,8 @@ def build_replica(
     """
     name, seed = f"replica-{index}", f"{config.seed}/{index}"
     pacing = config.pacing
-    blocks = BlockManager(profile.num_blocks, profile.block_size, enable_prefix_cache=False)
-    versions = Versions(first, blocks.evict_version)
+    blocks = CountedBlocks(profile.num_blocks, profile.block_size)
+    versions = Versions(first)
     times = LoopTimes()
     totals = Totals(pacing, times)
     make_credit = Credit if config.corrects_credit else UncorrectedCredit

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from collm.engine.blocks import BlockManager
 from collm.engine.scheduler import Scheduler
 from collm.metrics.totals import Totals
 from collm.pacing.config import PacingConfig
 from collm.pacing.credit import Credit
+from collm.sim.blocks import CountedBlocks
 from collm.sim.device import StepCosts, step_names
 from collm.sim.faults import Fault
 from collm.sim.learner import SimLearner
@@ -24,7 +24,7 @@ class Deciders:
     """What a snapshot is made of."""
 
     scheduler: Scheduler
-    blocks: BlockManager
+    blocks: CountedBlocks
     step_cost: StepCosts
     credit: Credit
     totals: Totals
