@@ -10,6 +10,7 @@ from collm.engine.config import SchedulerConfig
 from collm.pacing.config import PacingConfig
 from collm.sim.config import RoundSettings, SimConfig
 from collm.sim.faults import Fault
+from collm.workload.traces import TraceRow
 from factories.simulations import poisson, profile, simulate
 
 FAULTS = (
@@ -58,3 +59,16 @@ def test_fast_forward_gives_identical_records(
         plain[2], key=attrgetter("request_id")
     )
     assert quick[1] == plain[1]
+
+
+def test_fast_forward_serves_on_after_a_turn_of_training():
+    """Answers that are under way at the end of a turn go on in the next one, by rows."""
+    trace = (TraceRow(118.0, 20, 150), TraceRow(118.5, 20, 150))
+    runs = [
+        simulate(trace, "time-slice", SimConfig(costs="given", fast_forward=fast_forward))
+        for fast_forward in (False, True)
+    ]
+    (first, second), quick = runs[0][2], runs[1][2]
+    assert min(first.max_gap_s, second.max_gap_s) > 100.0
+    assert first.outcome == second.outcome == "completed"
+    assert quick == [first, second]

@@ -148,6 +148,12 @@ class Scheduler:
             return None
         return find_stretch(self._running, self._blocks, self._max_len)
 
+    def end_stretch(self, stretch: Stretch) -> list[TokenEvent]:
+        """End what ends with a stretch's last step, which was skipped; their tokens are no news."""
+        for sequence in stretch.ending:
+            self._finish(sequence)
+        return [end_event(sequence, FinishReason.LENGTH) for sequence in stretch.ending]
+
     def add(self, *requests: Request) -> list[TokenEvent]:
         """Queue the requests of one call, each with its choices; several get the same version.
 

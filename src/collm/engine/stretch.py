@@ -1,4 +1,4 @@
-"""A row of steps that are sure to be alike: decodes of the same sequences, of which none ends."""
+"""A row of steps that are sure to be alike: decodes of the same sequences, up to the first end."""
 
 from collections.abc import Sequence as Row
 
@@ -9,19 +9,28 @@ from collm.engine.sequence import Sequence
 class Stretch:
     """What the next steps compute as long as nothing comes in between.
 
-    Nothing waits, every running sequence decodes, and none can reach its last token or lack a block
-    within ``num_steps``; so ``schedule`` would plan one token of each of ``sequences``, step after
-    step. A simulator, whose tokens end nothing, counts such steps and lets ``skip`` catch up.
+    Nothing waits, every running sequence decodes, and none can reach its last token before the last
+    of ``num_steps``, or lack a block; so ``schedule`` would plan one token of each of
+    ``sequences``, step after step. A simulator, whose tokens end nothing, counts such steps and
+    lets ``skip`` catch up, and ``Scheduler.end_stretch`` after the last one.
 
     Args:
         sequences: All that run.
         num_steps: How many steps are sure.
+        ending: Those whose last token comes with the last step; none if the row ends before.
         blocks: Where they take their blocks.
     """
 
-    def __init__(self, sequences: Row[Sequence], num_steps: int, blocks: Blocks) -> None:
+    def __init__(
+        self,
+        sequences: Row[Sequence],
+        num_steps: int,
+        ending: Row[Sequence],
+        blocks: Blocks,
+    ) -> None:
         self.sequences = sequences
         self.num_steps = num_steps
+        self.ending = ending
         self._blocks = blocks
         self.num_context_tokens = sum(one.num_computed_tokens for one in sequences)
         """Keys that are computed, before the first step of the row."""
@@ -54,7 +63,7 @@ class Stretch:
 
 
 def find_stretch(running: Row[Sequence], blocks: Blocks, max_len: int) -> Stretch | None:
-    """Return the row of decodes that comes next, if it has two steps at least.
+    """Return the row of decodes that comes next, if there is one.
 
     Args:
         running: Every sequence that holds blocks, at least one; nothing waits.
@@ -64,17 +73,24 @@ def find_stretch(running: Row[Sequence], blocks: Blocks, max_len: int) -> Stretc
     last_s, num_steps = running[0].last_token_at_s, max_len
     if last_s is None:
         return None
+    ending: list[Sequence] = []
     for one in reversed(running):  # the latest arrivals, which may still prefill, are found first
         num_tokens = len(one.token_ids)
         # All got a token in the same step, and so each one's gap to the next is the same.
         if num_tokens - one.num_computed_tokens > 1 or one.last_token_at_s != last_s:
             return None
-        longest = min(len(one.request.prompt) + one.request.sampling.max_tokens, max_len)
-        if longest - num_tokens <= num_steps:
-            num_steps = longest - num_tokens - 1
-    while num_steps > 1 and _num_lacking(running, num_steps, blocks.block_size) > blocks.num_free:
+        num_left = min(len(one.request.prompt) + one.request.sampling.max_tokens, max_len)
+        num_left -= num_tokens
+        if num_left < num_steps:
+            num_steps, ending = num_left, [one]
+        elif num_left == num_steps:
+            ending.append(one)
+    while num_steps and _num_lacking(running, num_steps, blocks.block_size) > blocks.num_free:
         num_steps //= 2
-    return Stretch(tuple(running), num_steps, blocks) if num_steps > 1 else None
+        ending = []
+    if not num_steps:
+        return None
+    return Stretch(tuple(running), num_steps, tuple(reversed(ending)), blocks)
 
 
 def _num_lacking(running: Row[Sequence], num_steps: int, block_size: int) -> int:

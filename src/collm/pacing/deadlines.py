@@ -2,9 +2,8 @@
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from collm.pacing.config import Objectives
 from collm.types import SequenceProgress, StepLoad
@@ -26,9 +25,11 @@ class PrefillLimit(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    """What serving needs from the time after ``now``."""
+class Outlook(NamedTuple):
+    """What serving needs from the time after ``now``.
+
+    A tuple, as every pause makes one.
+    """
 
     slack_s: float
     """Time that may pass before work must start again; infinite when there is none."""
@@ -152,7 +153,8 @@ def look_ahead(
 
 
 def look_ahead_decoding(
-    tokens: Iterable[tuple[float, int]],
+    tokens: Sequence[tuple[float, int]],
+    num_later: int,
     last_token_at_s: float,
     objectives: Objectives,
     cost: StepCost,
@@ -163,8 +165,9 @@ def look_ahead_decoding(
     """Return what ``look_ahead`` does when everything decodes, without a view of each sequence.
 
     Args:
-        tokens: Of each sequence, at least one: when its first token was sent, and how many were;
-            in the order in which their next tokens are due.
+        tokens: Of each sequence, at least one: when its first token was sent, and how many had been
+            sent some steps ago; in the order in which their next tokens are due.
+        num_later: Tokens that each was sent since.
         last_token_at_s: When all of them were sent their latest token.
         objectives: What deadlines are made from.
         cost: Bounds on step times.
@@ -175,7 +178,7 @@ def look_ahead_decoding(
     work_s, tpot_s, gap_s = cost.upper_s(decode_load), objectives.tpot_s, objectives.gap_s
     ready_s, slack = now_s + work_s, math.inf
     for first_token_at_s, num_output_tokens in tokens:
-        due_s = first_token_at_s + num_output_tokens * tpot_s
+        due_s = first_token_at_s + (num_output_tokens + num_later) * tpot_s
         ahead_s = due_s - now_s - work_s
         if ahead_s >= -gap_s:  # as in ``_decode_spare_s``; who is due later spares more
             slack = min(slack, max(ahead_s - reserve_s, 0.0))

@@ -1,7 +1,6 @@
 """The step loop on a virtual clock: the real scheduler and pacing on a modelled device."""
 
 import math
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from collm.pacing.deadlines import IDLE
 from collm.pacing.quanta import Quantum, QuantumKind
 from collm.sim.device import Device, GivenStepCost, StepCosts
 from collm.sim.duty import Duty
+from collm.sim.inbox import SimInbox
 from collm.sim.log import OpenRequest, SimLog
 from collm.sim.requests import SimRequest
 from collm.sim.row import DecodeRow
@@ -27,32 +27,6 @@ _TOKEN = SampledToken(0)
 """Every generated token: what is said does not matter here."""
 _NOTHING = StepLoad()
 _EVALUATION = frozenset({QuantumKind.EVALUATE_FORWARD, QuantumKind.EVALUATE_LOSS})
-
-
-class SimInbox:
-    """Requests on their way to the step loop, and those that have come."""
-
-    def __init__(self) -> None:
-        self._requests: deque[tuple[float, Request, OpenRequest]] = deque()
-        self.now_s = 0.0
-
-    def put(self, due_s: float, request: Request, entry: OpenRequest) -> None:
-        """Let a request come at ``due_s``, not before one that was put earlier."""
-        self._requests.append((due_s, request, entry))
-
-    @property
-    def next_s(self) -> float:
-        """When the next request comes or came; infinite without any."""
-        return self._requests[0][0] if self._requests else math.inf
-
-    def has_messages(self) -> bool:
-        """Whether a request has come."""
-        return bool(self._requests) and self._requests[0][0] <= self.now_s
-
-    def take(self) -> tuple[Request, OpenRequest]:
-        """Return the first request that has come."""
-        _, request, entry = self._requests.popleft()
-        return request, entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +91,7 @@ class SimLoop:
         self._row: DecodeRow | None = None
         self._plan = StepPlan()
         self._load = _NOTHING
+        self._has_stepped = False
         self._quantum: Quantum | None = None
         self._began_s = 0.0
         self._num_quanta = 0
@@ -131,14 +106,14 @@ class SimLoop:
         due_s, row = self._due_s, self._row
         if not self._fast_forward or self._is_asleep:
             return due_s
-        if row is not None:  # whose steps end nothing; one that may comes after them
-            num_steps = row.num_left - self._is_in_step + 1
+        if row is not None:  # a step that ends answers may come after its silent ones
+            num_steps = row.num_silent + 1 - self._is_in_step
             ends_s = due_s + self._device.least_decodes_s(
                 num_steps, row.num_sequences, row.num_context_tokens, row.num_adapters
             )
         elif self._is_in_step:
             return due_s
-        elif not self._scheduler.has_work or (self._plan.is_empty and self._num_quanta):
+        elif not self._scheduler.has_work or (not self._has_stepped and self._num_quanta):
             ends_s = self._duty.changes_s(self._now_s)
         else:
             ends_s = due_s + self._device.least_step_s()
@@ -222,15 +197,17 @@ class SimLoop:
             self._log.begin(request.request_id, entry)
             self._log.observe(self._scheduler.add(request), now_s)
         self._num_quanta = 0
+        self._has_stepped = False
         if not self._duty.serves(now_s):
-            self._plan, self._load = StepPlan(), _NOTHING
             self._budget.begin((), now_s)
             self._train()
             return
         if self._fast_forward:
             stretch = self._scheduler.stretch()
             if stretch is not None:
-                self._row = DecodeRow(stretch, 0, self._objectives)
+                self._row, self._has_stepped = DecodeRow(stretch, 0, self._objectives), True
+                if self._trainer is not None and not self._learns_steps:
+                    self._row.fix_reserve(self._budget)
                 self._go_on()
                 return
         self._plan = self._scheduler.schedule(now_s)
@@ -238,6 +215,7 @@ class SimLoop:
             self._load = _NOTHING
             self._pause(StepOutput())
             return
+        self._has_stepped = True
         self._load = self._plan.load()
         self._began_s = now_s
         self._due_s = now_s + self._device.step_s(self._load)
@@ -280,7 +258,7 @@ class SimLoop:
                 return
             self._now_s = inbox.now_s = ends_s
             self._note_quantum(trainer, quantum, ends_s - began_s)
-        if self._plan.is_empty and not self._num_quanta:
+        if not self._has_stepped and not self._num_quanta:
             self._is_asleep, self._asleep_since_s = True, self._now_s
             self._due_s = self._wake_s()
         else:
@@ -351,12 +329,24 @@ class SimLoop:
         self.times.add("serve", seconds)
         row.end_step(self._now_s)
         self._num_quanta = 0
-        if self._trainer is not None:
+        if not row.num_left and row.stretch.ending:
+            self._end_row(row)
+        elif self._trainer is not None:
             outlook = IDLE
             if self._trainer.peek() is not None:
                 outlook = row.outlook(self._step_cost, self._now_s, self._budget)
             self._budget.begin_seeing(outlook, self._now_s)
         self._train()
+
+    def _end_row(self, row: DecodeRow) -> None:
+        """Publish the ends that a row's last step brings, and start the pause after it."""
+        now_s = self._now_s
+        self.settle()
+        self._row = None
+        self._log.observe(self._scheduler.end_stretch(row.stretch), now_s)
+        if self._trainer is not None:
+            progress = self._scheduler.progress()
+            self._budget.begin(progress, now_s, row.num_adapters, is_blocked=True)
 
     def _decode_alone(self) -> None:
         """Go through the row's steps up to where ``advance`` ends.
@@ -382,9 +372,13 @@ class SimLoop:
                 self._step_cost.observe(row.load(), ends_s - now_s)
             add("serve", ends_s - now_s)
             row.end_step(ends_s)
+            if not row.num_left and row.stretch.ending:
+                self._now_s = ends_s
+                self._end_row(row)
             now_s = ends_s + device.loop_s
             if now_s > until_s:
-                self._due_s, self._next = now_s, self._go_on
+                self._due_s = now_s
+                self._next = self._iterate if self._row is None else self._go_on
                 return
         self._now_s = self._inbox.now_s = now_s
         self.settle()

@@ -20,7 +20,8 @@ class DecodeRow:
 
     def __init__(self, stretch: Stretch, token_id: int, objectives: Objectives) -> None:
         sequences, tpot_s = stretch.sequences, objectives.tpot_s
-        self._stretch = stretch
+        self.stretch = stretch
+        """The steps that are sure."""
         self._token_id = token_id
         self._objectives = objectives
         tokens = [(_first_s(one), one.num_output_tokens) for one in sequences]
@@ -38,11 +39,17 @@ class DecodeRow:
         self._last_s = last_s
         self._max_gap_s = 0.0
         self._num_settled = 0
+        self._reserve_s: float | None = None
 
     @property
     def num_left(self) -> int:
         """Steps of the row that have not ended."""
-        return self._stretch.num_steps - self.num_done
+        return self.stretch.num_steps - self.num_done
+
+    @property
+    def num_silent(self) -> int:
+        """Steps of the row that have not ended, and end no answer."""
+        return self.num_left - bool(self.stretch.ending)
 
     def load(self) -> StepLoad:
         """Return what the next step computes."""
@@ -59,26 +66,34 @@ class DecodeRow:
         self._max_gap_s = max(self._max_gap_s, now_s - self._last_s)
         self._last_s = now_s
 
+    def fix_reserve(self, budget: Budget) -> None:
+        """Ask for the reserve at once, if step costs stay as they are during the row.
+
+        It is one of two values, and rises with the context at most once: what it is both at the
+        first step and beyond the last one, it is in between.
+        """
+        num, context = self.num_sequences, self.num_context_tokens
+        reserve_s = budget.reserve_s(num, context)
+        if reserve_s == budget.reserve_s(num, context + num * self.num_left):
+            self._reserve_s = reserve_s
+
     def outlook(self, cost: StepCost, now_s: float, budget: Budget) -> Outlook:
         """Return what serving needs from now on, by what ``budget`` keeps in reserve."""
-        num_done = self.num_done
+        num, context, reserve_s = self.num_sequences, self.num_context_tokens, self._reserve_s
         return look_ahead_decoding(
-            ((first_s, num_tokens + num_done) for first_s, num_tokens in self._first_tokens),
+            self._first_tokens,
+            self.num_done,
             self._last_s,
             self._objectives,
             cost,
             now_s,
-            StepLoad(
-                num_decode_tokens=self.num_sequences,
-                num_context_tokens=self.num_context_tokens,
-                num_adapters=self.num_adapters,
-            ),
-            budget.reserve_s(self.num_sequences, self.num_context_tokens),
+            StepLoad(num, 0, context, self.num_adapters),
+            budget.reserve_s(num, context) if reserve_s is None else reserve_s,
         )
 
     def num_lacking(self, *, has_begun_next: bool) -> int:
         """Return the blocks that are taken by now beyond those that are held."""
-        return self._stretch.num_lacking(self.num_done + has_begun_next)
+        return self.stretch.num_lacking(self.num_done + has_begun_next)
 
     def settle(self, log: SimLog, *, has_begun_next: bool) -> None:
         """Bring sequences, blocks and the log to where the row is.
@@ -87,12 +102,12 @@ class DecodeRow:
             log: Of the row's replica.
             has_begun_next: Whether the next step runs already.
         """
-        self._stretch.skip(
+        self.stretch.skip(
             self.num_done, self._token_id, self._last_s, has_begun_next=has_begun_next
         )
         num_new = self.num_done - self._num_settled
         if num_new:
-            for one in self._stretch.sequences:
+            for one in self.stretch.sequences:
                 log.skip(one.request.request_id, num_new, self._max_gap_s, self._last_s)
         self._num_settled, self._max_gap_s = self.num_done, 0.0
 

@@ -83,15 +83,16 @@ def test_nothing_is_sure_before_all_decode_or_while_something_waits() -> None:
     assert bench.scheduler.stretch() is None
 
 
-def test_row_ends_before_the_step_that_ends_an_answer() -> None:
+def test_row_ends_with_the_step_that_ends_the_first_answers() -> None:
     bench = Bench()
-    bench.add(0, 5, 20)
-    bench.add(1, 5, 8)
+    for number, num_output in enumerate((20, 8, 9, 8)):
+        bench.add(number, 2, num_output)
     bench.step()
     stretch = bench.scheduler.stretch()
     assert stretch is not None
-    assert stretch.num_steps == 6  # of 8 tokens one is there, and the last one ends it
-    assert [bench.step() for _ in range(7)] == [0, 0, 0, 0, 0, 0, 1]
+    assert stretch.num_steps == 7  # of 8 tokens one is there
+    assert [one.request.request_id for one in stretch.ending] == ["r1", "r3"]
+    assert [bench.step() for _ in range(8)] == [0, 0, 0, 0, 0, 0, 2, 1]
 
 
 def test_row_ends_before_blocks_run_short() -> None:
@@ -102,6 +103,7 @@ def test_row_ends_before_blocks_run_short() -> None:
     stretch = bench.scheduler.stretch()
     assert stretch is not None
     assert stretch.num_lacking(stretch.num_steps) <= bench.blocks.num_free
+    assert stretch.ending == ()
 
 
 @settings(max_examples=60, deadline=None)
@@ -132,10 +134,15 @@ def test_skipped_steps_leave_what_steps_leave(lengths, num_blocks, cuts, has_beg
         quick.now_s = started_s + num_done
         stretch.skip(num_done, TOKEN, quick.now_s, has_begun_next=False)
         while plain.now_s < quick.now_s:
-            assert plain.step() == 0
+            is_last = plain.now_s + 1.0 == started_s + stretch.num_steps
+            assert plain.step() == (len(stretch.ending) if is_last else 0)
+        if num_done == stretch.num_steps:
+            assert len(quick.scheduler.end_stretch(stretch)) == len(stretch.ending)
+            assert quick.state() == plain.state()
+            return
         assert quick.state() == plain.state()
         assert quick.scheduler.backlog() == plain.scheduler.backlog()
-    if has_begun_next and num_done < stretch.num_steps:
+    if has_begun_next:
         num_lacking = stretch.num_lacking(num_done + 1)
         num_free = quick.blocks.num_free
         stretch.skip(num_done, TOKEN, quick.now_s, has_begun_next=True)

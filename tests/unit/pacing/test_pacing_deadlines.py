@@ -177,17 +177,22 @@ def test_slack_is_never_negative_and_no_deadline_can_raise_it(
     tokens=st.lists(st.tuples(st.floats(0.0, 5.0), st.integers(1, 60)), min_size=1, max_size=6),
     last_s=st.floats(5.0, 6.0),
     now_s=st.floats(6.0, 9.0),
+    num_later=st.integers(0, 9),
     reserve_s=st.sampled_from([0.0, 0.8]),
 )
 def test_outlook_of_decodes_alone_is_the_general_one_bit_for_bit(
-    tokens, last_s, now_s, reserve_s
+    tokens, last_s, now_s, num_later, reserve_s
 ) -> None:
-    progress = [decoding(num, first_s=first_s, last_s=last_s) for first_s, num in tokens]
+    progress = [
+        decoding(num + num_later, first_s=first_s, last_s=last_s) for first_s, num in tokens
+    ]
     load = StepLoad(
         num_decode_tokens=len(tokens), num_context_tokens=40 * len(tokens), num_adapters=1
     )
     cost = LinearCost()
     general = look_ahead(progress, OBJECTIVES, cost, now_s, None, 1, reserve_s)
     in_order = sorted(tokens, key=lambda one: one[0] + one[1] * OBJECTIVES.tpot_s)
-    found = look_ahead_decoding(in_order, last_s, OBJECTIVES, cost, now_s, load, reserve_s)
+    found = look_ahead_decoding(
+        in_order, num_later, last_s, OBJECTIVES, cost, now_s, load, reserve_s
+    )
     assert found == general
