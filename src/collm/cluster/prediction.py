@@ -5,7 +5,6 @@ They run for every candidate of every request, so they are written for speed: pl
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from collm.cluster.lanes import FLOOR_S, SentLoad
@@ -36,8 +35,7 @@ class Served(NamedTuple):
 NOT_SERVED = Served(None, None, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """What predictions need of a snapshot, computed once when it arrives.
 
     Times are wall times: training's credit is in them.

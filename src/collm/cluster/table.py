@@ -154,11 +154,12 @@ class ReplicaTable(Mapping[str, ReplicaSnapshot]):
     def put(self, snapshot: ReplicaSnapshot) -> None:
         """Take in a replica's new snapshot."""
         replica_id = snapshot.replica_id
-        names = _pool_names(snapshot)
-        for name in self._names.get(replica_id, {}).keys() - names.keys():
-            self._leave(name, replica_id)
+        names, known = _pool_names(snapshot), self._names.get(replica_id)
+        if names != known:
+            for name in (known or {}).keys() - names.keys():
+                self._leave(name, replica_id)
+            self._names[replica_id] = names
         self._standings[replica_id] = stand(snapshot)
-        self._names[replica_id] = names
         for name in names:
             pool = self._pools.get(name)
             if pool is None:

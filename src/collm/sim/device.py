@@ -1,6 +1,5 @@
 """How long a simulated device takes: the profile's costs times drawn residuals."""
 
-from random import Random
 from typing import Protocol
 
 from collm.pacing.cost import QuantumCostModel, StepCostModel
@@ -29,14 +28,14 @@ class Device:
         self._context_s = step.context_s
         self._adapter_s = step.adapter_s
         self._slowness = 1.0
-        residuals = Residuals(profile.step_ratios, Random(f"{seed}/steps"))
+        residuals = Residuals(profile.step_ratios, f"{seed}/steps")
         self._draw = residuals.draw
         self._least_ratio = residuals.least
         self._quanta = {
             kind: (
                 time.fixed_s,
                 time.per_unit_s,
-                Residuals(time.ratios, Random(f"{seed}/{kind.value}")).draw,
+                Residuals(time.ratios, f"{seed}/{kind.value}").draw,
             )
             for kind, time in profile.quanta.items()
         }

@@ -1,5 +1,6 @@
 """A simulated replica, as its front sees it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from collm.engine.scheduler import Scheduler
@@ -14,7 +15,14 @@ from collm.sim.loop import SimLoop
 from collm.sim.policies import Role
 from collm.sim.profile import Profile
 from collm.sim.versions import ADAPTER
-from collm.types import LearningState, ReplicaSnapshot, ReplicaTotals, StepCoefficients
+from collm.types import (
+    Evaluation,
+    LearningState,
+    ReplicaSnapshot,
+    ReplicaTotals,
+    StepCoefficients,
+    VersionId,
+)
 
 _NO_TOTALS = ReplicaTotals()
 
@@ -28,6 +36,18 @@ class Deciders:
     step_cost: StepCosts
     credit: Credit
     totals: Totals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Adapter:
+    """What snapshots say about the adapter."""
+
+    cause: tuple[VersionId, tuple[float, float] | None, Evaluation | None]
+    """What it was made from."""
+    active: Mapping[str, VersionId]
+    quality: Mapping[str, float]
+    quality_noise: Mapping[str, float]
+    learning: Mapping[str, LearningState]
 
 
 class SimReplica:
@@ -63,7 +83,8 @@ class SimReplica:
         self._profile = profile
         self._pacing = pacing
         self._deciders = deciders
-        self._known: tuple[tuple[float, ...], StepCoefficients] | None = None
+        self._known_adapter: _Adapter | None = None
+        self._known_coefficients: tuple[tuple[float, ...], StepCoefficients] | None = None
 
     def answers(self, now_s: float) -> bool:
         """Whether it answers who asks now."""
@@ -106,13 +127,9 @@ class SimReplica:
 
     def snapshot(self, now_s: float, *, with_totals: bool = False) -> ReplicaSnapshot:
         """Return how it stands, as ``replica.outlook`` says it; the router needs no totals."""
-        deciders, active = self._deciders, self.learner.versions.active
+        deciders, adapter = self._deciders, self._adapter(now_s)
         scheduler = deciders.scheduler
         backlog = self.loop.backlog()
-        quality: dict[str, float] = {}
-        noise: dict[str, float] = {}
-        if self.learner.trainer is not None:
-            quality[ADAPTER], noise[ADAPTER] = self.learner.trainer.quality(now_s)
         return ReplicaSnapshot(
             replica_id=self.name,
             url="",
@@ -129,16 +146,32 @@ class SimReplica:
             ttft_s=self._pacing.ttft_s,
             tpot_s=self._pacing.tpot_s,
             names=(ADAPTER,),
-            active={ADAPTER: active.version},
-            quality=quality,
-            quality_noise=noise,
+            active=adapter.active,
+            quality=adapter.quality,
+            quality_noise=adapter.quality_noise,
             max_model_len=self._profile.max_model_len,
             is_draining=not (self.role.serves and self.loop.is_open(now_s)),
             base_digest="simulated",
-            learning=self._learning(),
+            learning=adapter.learning,
             totals=deciders.totals.totals() if with_totals else _NO_TOTALS,
             credit_scale=deciders.credit.scale,
         )
+
+    def _adapter(self, now_s: float) -> _Adapter:
+        """Return what there is to say about the adapter; a new value only when that changed."""
+        version, trainer = self.learner.versions.active.version, self.learner.trainer
+        found = None if trainer is None else trainer.quality(now_s)
+        evaluation = None if trainer is None else trainer.evaluation
+        known = self._known_adapter
+        if known is None or known.cause != (version, found, evaluation):
+            known = self._known_adapter = _Adapter(
+                cause=(version, found, evaluation),
+                active={ADAPTER: version},
+                quality={} if found is None else {ADAPTER: found[0]},
+                quality_noise={} if found is None else {ADAPTER: found[1]},
+                learning=self._learning(),
+            )
+        return known
 
     def _learning(self) -> dict[str, LearningState]:
         trainer = self.learner.trainer
@@ -154,6 +187,6 @@ class SimReplica:
     def _step_coefficients(self) -> StepCoefficients:
         """Return the fitted costs; a new value only when they were fitted anew."""
         coefficients = self._deciders.step_cost.coefficients
-        if self._known is None or self._known[0] is not coefficients:
-            self._known = (coefficients, StepCoefficients(**step_names(coefficients)))
-        return self._known[1]
+        if self._known_coefficients is None or self._known_coefficients[0] is not coefficients:
+            self._known_coefficients = (coefficients, StepCoefficients(**step_names(coefficients)))
+        return self._known_coefficients[1]

@@ -14,6 +14,7 @@ from collm.sim.config import SimConfig
 from collm.sim.events import EventQueue, Rank
 from collm.sim.faults import Fault
 from collm.sim.front import RoundRobin, RouterDispatcher
+from collm.sim.garbage import no_collector
 from collm.sim.log import OpenRequest
 from collm.sim.planning import Deliberation, SimPlanner
 from collm.sim.policies import Policy
@@ -122,13 +123,14 @@ class Simulation:
         if self.planner is not None:
             self.planner.start()
         self._await_arrival()
-        while queue.next_s <= duration_s:
-            queue.run_next()
-        end = self._stand(duration_s)
-        limit_s = duration_s + self._config.drain_s
-        while self._num_open and queue.next_s <= limit_s:
-            queue.run_next()
-        self._give_up(limit_s)
+        with no_collector():
+            while queue.next_s <= duration_s:
+                queue.run_next()
+            end = self._stand(duration_s)
+            limit_s = duration_s + self._config.drain_s
+            while self._num_open and queue.next_s <= limit_s:
+                queue.run_next()
+            self._give_up(limit_s)
         return end
 
     def _build(self, policy: Policy, first: Version) -> dict[str, SimReplica]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from random import Random
 
 from collm.gate.allowance import Allowance
@@ -23,6 +24,9 @@ from collm.types import Evaluation, GradientSums
 
 _Z = 1.6448536269514722
 """One-sided 95 % point of the normal distribution, for ``GateConfig.error`` of 5 %."""
+
+_NUM_SHAPES = 8
+"""Shapes of training that are kept; a run has one."""
 
 Weights = Callable[[float], Sequence[float]]
 """Each domain's share of a replica's own data, by time."""
@@ -62,15 +66,8 @@ class SimTrainer:
         self._totals = totals
         self.tokens_per_step = shape.tokens_per_step
         """Tokens gathered before an optimizer step; an allocation may change it."""
-        self._learn = micro_batch_quanta(
-            2 * shape.num_layers,
-            shape.micro_batch_tokens,
-            _loss_chunks(shape, shape.micro_batch_tokens),
-            ADAPTER,
-        )
-        self._step = optimizer_quanta(
-            shape.num_layers, shape.layer_parameters, shape.max_optimizer_parameters, ADAPTER
-        )
+        self._learn = _micro_batch(shape)
+        self._step = _optimizer_step(shape)
         self._evaluate = _evaluation(shape)
         self._served = tuple(start)
         self._known: tuple[Sequence[float], Sequence[float], float] | None = None
@@ -231,19 +228,9 @@ def _gradient(noise_scale: float, num_tokens: int, num_micro_batches: int) -> Gr
 
 def training_token_s(profile: Profile) -> float:
     """Return the time of training on one token, its part of an optimizer step included."""
-    shape, adapter = profile.training, ADAPTER
-    num_tokens = shape.micro_batch_tokens
-    chunks = _loss_chunks(shape, num_tokens)
-    seconds = sum(
-        _seconds(profile, quantum)
-        for quantum in micro_batch_quanta(2 * shape.num_layers, num_tokens, chunks, adapter)
-    )
-    step_s = sum(
-        _seconds(profile, quantum)
-        for quantum in optimizer_quanta(
-            shape.num_layers, shape.layer_parameters, shape.max_optimizer_parameters, adapter
-        )
-    )
+    shape, num_tokens = profile.training, profile.training.micro_batch_tokens
+    seconds = sum(_seconds(profile, quantum) for quantum in _micro_batch(shape))
+    step_s = sum(_seconds(profile, quantum) for quantum in _optimizer_step(shape))
     return seconds / num_tokens + step_s / max(shape.tokens_per_step, num_tokens)
 
 
@@ -263,6 +250,24 @@ def _loss_chunks(shape: TrainingShape, num_tokens: int) -> tuple[int, ...]:
     return cut(max(1, round(num_tokens * shape.supervised_share)), shape.max_loss_rows)
 
 
+# Programs are values, made once for all replicas of one shape.
+
+
+@lru_cache(maxsize=_NUM_SHAPES)
+def _micro_batch(shape: TrainingShape) -> tuple[Quantum, ...]:
+    num_tokens = shape.micro_batch_tokens
+    chunks = _loss_chunks(shape, num_tokens)
+    return micro_batch_quanta(2 * shape.num_layers, num_tokens, chunks, ADAPTER)
+
+
+@lru_cache(maxsize=_NUM_SHAPES)
+def _optimizer_step(shape: TrainingShape) -> tuple[Quantum, ...]:
+    return optimizer_quanta(
+        shape.num_layers, shape.layer_parameters, shape.max_optimizer_parameters, ADAPTER
+    )
+
+
+@lru_cache(maxsize=_NUM_SHAPES)
 def _evaluation(shape: TrainingShape) -> tuple[Quantum, ...]:
     """Return an evaluation's quanta: a copy of the candidate, then its held-out micro-batches."""
     quanta = [Quantum(QuantumKind.STAGE, shape.num_layers * shape.layer_parameters, 0, ADAPTER)]
