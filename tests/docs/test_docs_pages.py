@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -31,12 +32,23 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
 
-def test_every_command_of_the_results_table_is_a_target_of_make():
-    results = (ROOT / "README.md").read_text("utf-8").partition("## Results")[2]
-    commands = re.findall(r"`make (\w+)[^`]*` \|$", results, re.MULTILINE)
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+def test_every_command_beside_a_figure_can_be_run(page: str):
+    commands = re.findall(r"\| `([^`|]+)` \|$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert commands
-    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
-    assert set(commands) <= set(targets)
+    for program, what, *_ in map(shlex.split, commands):
+        assert what in targets if program == "make" else (ROOT / what).is_file(), what
+
+
+def test_every_figure_of_the_readme_is_a_result():
+    results = (ROOT / "docs" / "results.md").read_text("utf-8")
+    rows = re.findall(
+        r"^\| .+ \| (.+) \| (`.+`) \|$", (ROOT / "README.md").read_text("utf-8"), re.M
+    )
+    assert rows
+    for figure, command in rows:
+        assert re.search(rf"\| {re.escape(figure)}.* \| {re.escape(command)} \|", results), figure
 
 
 def test_every_decision_is_in_their_list():
