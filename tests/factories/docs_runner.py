@@ -27,7 +27,7 @@ from factories.replicas import CHATS
 URL = "http://127.0.0.1:8000"
 BEHIND_A_FRONT = {"several-replicas.md"}
 """Pages that are about a cluster."""
-QUICKER = {"num_requests = 60": "num_requests = 4"}
+QUICKER = {"seconds = 20": "seconds = 1"}
 """What a page says → what is run."""
 STARTS = {"serve": serve.app, "demo": demo.app}
 """Commands that run until they are stopped: what they are given is read, and they are not run."""
