@@ -24,9 +24,12 @@ class FakeApi:
         """Answer with whatever ``answer`` makes of the request, or raises."""
         self._answers[method, path] = answer
 
-    def refuse(self, method: str, path: str, status: int, message: str) -> None:
+    def refuse(
+        self, method: str, path: str, status: int, message: str, *, code: str | None = None
+    ) -> None:
         """Answer with an error object as the OpenAI API shapes it."""
-        self.on(method, path, {"error": {"message": message, "type": "x"}}, status=status)
+        error = {"message": message, "type": "x", "param": None, "code": code}
+        self.on(method, path, {"error": error}, status=status)
 
     def sent(self, number: int = -1) -> Any:
         """Return the JSON body of one of the requests."""

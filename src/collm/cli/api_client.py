@@ -29,7 +29,16 @@ _MAX_PAGE = 100
 
 
 class ServerError(CollmError):
-    """The server cannot be reached, or refused; the message says which."""
+    """The server cannot be reached, or refused; the message says which.
+
+    Args:
+        message: What is wrong, and what to do.
+        code: The server's short reason for refusing.
+    """
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class NoServerError(ServerError, UnreachableError):
@@ -131,7 +140,7 @@ class ApiClient:
         """Return what the server says is wrong, or its status where it says nothing."""
         error = (_json_object(response) or {}).get("error")
         if isinstance(error, dict) and error.get("message"):
-            return ServerError(str(error["message"]))
+            return ServerError(str(error["message"]), code=error.get("code"))
         status = f"{response.status_code} {response.reason_phrase}".rstrip()
         return ServerError(f"{self._url} answered {status}")
 

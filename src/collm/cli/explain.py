@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from collm.cli.api_client import DEFAULT_URL, AsJson, Url, connect
+from collm.cli.api_client import DEFAULT_URL, ApiClient, AsJson, ServerError, Url, connect
 from collm.cli.listing import cell, print_json, print_object, print_table, table_of
 
 app = typer.Typer(add_completion=False)
@@ -27,8 +27,7 @@ def explain(
     something else on this replica alone.
     """
     with connect(url) as client:
-        params = None if replica is None else {"replica": replica}
-        found = client.get("/cluster/allocation", params)
+        found = _allocation(client, url, replica)
     if as_json:
         print_json(found)
     elif replica is None:
@@ -37,6 +36,19 @@ def explain(
         typer.echo(f"{replica}, allocation {found['number']}")
         for line in found["text"]:
             typer.echo(f"  {line}")
+
+
+def _allocation(client: ApiClient, url: str, replica: str | None) -> dict[str, Any]:
+    params = None if replica is None else {"replica": replica}
+    try:
+        return client.get("/cluster/allocation", params)
+    except ServerError as error:
+        if error.code != "unknown_url":
+            raise
+        raise ServerError(
+            f"{url} is one replica alone, which shares nothing out; "
+            "the front of `collm serve --replicas N` does"
+        ) from error
 
 
 def _show_all(found: Mapping[str, Any]) -> None:

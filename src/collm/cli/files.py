@@ -35,11 +35,10 @@ def list_(
     if as_json:
         print_json(rows)
         return
-    table = table_of("file", "name", "samples", "size", "created")
+    table = table_of("file\ncreated", "name", "samples", "size")
     for row in rows:
-        created = local_time(row["created_at"])
-        size = decimal(row["bytes"])
-        values = (row["id"], row["filename"], row.get("num_samples"), size, created)
+        file = f"{row['id']}\n{local_time(row['created_at'])}"
+        values = (file, row["filename"], row.get("num_samples"), decimal(row["bytes"]))
         table.add_row(*map(cell, values))
     print_table(table, empty="No files yet: `collm files add FILE`.", has_more=has_more)
 

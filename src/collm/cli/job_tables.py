@@ -15,16 +15,14 @@ _SAID_ELSEWHERE = ("object", "organization_id", "method")
 
 def jobs_table(jobs: Sequence[Mapping[str, Any]]) -> Table:
     """Return a row per job, in the order of the API: newest first."""
-    table = table_of("job", "adapter", "status", "done", "created", "tokens", "latest version")
+    table = table_of("job\ncreated", "adapter\nlatest", "status", "done", "tokens")
     for job in jobs:
         values = (
-            job["id"],
-            job.get("adapter"),
+            f"{job['id']}\n{local_time(job['created_at'])}",
+            f"{job.get('adapter') or '–'}\n{job.get('version') or '–'}",
             job["status"],
             _percent(job.get("progress")),
-            local_time(job["created_at"]),
             _count(job.get("trained_tokens")),
-            job.get("version"),
         )
         table.add_row(*map(cell, values))
     return table

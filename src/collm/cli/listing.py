@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 
@@ -50,9 +50,17 @@ def print_table(table: Table, *, empty: str, has_more: bool = False) -> None:
     if table.row_count == 0:
         typer.echo(empty)
         return
-    Console().print(table)
+    console = Console()
+    _keep_whole(table.columns[0], console)
+    console.print(table)
     if has_more:
         typer.echo("There are more; raise --limit to see them.", err=True)
+
+
+def _keep_whole(column: Column, console: Console) -> None:
+    """Fold other columns first: an id that stands on two lines cannot be copied."""
+    width = max(console.measure(entry).maximum for entry in column.cells)
+    column.min_width = min(width, console.width)
 
 
 def print_object(rows: Iterable[tuple[str, Any]]) -> None:

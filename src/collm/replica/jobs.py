@@ -214,7 +214,7 @@ class JobDesk:
                 self._redirect(adapter, lambda: self._trainer.rebase(adapter, old, new))
             case Cause.RETURNED:
                 self._redirect(adapter, lambda: self._trainer.reset(adapter, swap.state))
-        text = f"{swap.version} is active ({swap.cause.value}); before: {swap.previous or 'none'}"
+        text = f"{swap.version} is active ({swap.cause.value}); before: {swap.previous or BASE}"
         self.note(adapter, "info", text)
 
     def begin_finish(self, adapter: str) -> None:

@@ -248,8 +248,8 @@ class Promotions:
         numbers = {"step": report.step, **report.report.numbers()}
         metadata = {
             "step": str(report.step),
-            "held_out_loss": str(report.loss),
-            "active_held_out_loss": str(report.active_loss),
+            "held_out_loss": f"{report.loss:.4f}",
+            "active_held_out_loss": f"{report.active_loss:.4f}",
         }
         self._archive.publish(adapter, report.candidate, metadata, numbers)
 

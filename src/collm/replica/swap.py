@@ -14,9 +14,9 @@ class Cause(Enum):
 
     LEARNED = "learned"
     """A copy of the adapter's own shadow, which trains on."""
-    BROUGHT = "brought"
+    BROUGHT = "promoted"
     """Somebody asked for it; the shadow is carried over to it."""
-    RETURNED = "returned"
+    RETURNED = "rolled back"
     """It was active before; what was learned since is dropped."""
 
 

@@ -120,7 +120,9 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
         405: f"{where} is not allowed; allowed: {allowed}.",
     }
     message = messages.get(error.status_code, str(error.detail))
-    code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
+    codes = {404: "unknown_url"}  # as the OpenAI API tells a wrong path from a missing object
+    phrase = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
+    code = codes.get(error.status_code, phrase)
     reply = ErrorReply(error.status_code, message, "invalid_request_error", None, code)
     return _respond(reply, dict(error.headers or {}))
 

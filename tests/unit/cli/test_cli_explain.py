@@ -56,6 +56,14 @@ def test_json_is_what_the_front_says(api):
     assert json.loads(output("r1", "--json")) == json.loads(json.dumps(content))
 
 
+def test_lone_replica_is_told_from_a_front_that_has_allocated_nothing(api):
+    api.refuse("GET", "/cluster/allocation", 404, "There is no route.", code="unknown_url")
+    result = runner.invoke(app, ["explain"])
+    assert result.exit_code == 1
+    assert "one replica alone" in result.stderr
+    assert "--replicas" in result.stderr
+
+
 def test_refusal_is_one_line(api):
     api.refuse("GET", "/cluster/allocation", 404, "there is no allocation yet")
     result = runner.invoke(app, ["explain"])

@@ -55,6 +55,14 @@ def test_list_shows_what_each_job_is_at(api):
     assert json.loads(run("list", "--json").stdout) == [JOB]
 
 
+def test_list_keeps_ids_whole_on_a_narrow_terminal(api):
+    job = {**JOB, "id": "ftjob-0123456789abcdef01234567", "adapter": "questions-of-customers"}
+    api.on("GET", JOBS, {"object": "list", "data": [job], "has_more": False})
+    shown = runner.invoke(app, ["jobs", "list"], env={"COLUMNS": "60"}).stdout
+    assert job["id"] in shown
+    assert max(map(len, shown.splitlines())) <= 60
+
+
 def test_list_says_when_there_are_more_and_when_there_are_none(api):
     api.on("GET", JOBS, {"data": [JOB], "has_more": True})
     assert "--limit" in run("list", "--limit", 1).stderr

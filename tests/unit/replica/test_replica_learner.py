@@ -224,7 +224,7 @@ def test_rollback_of_the_first_version_returns_serving_and_training_to_the_base(
     assert world.trainer.redirections == [("reset", "a", None)]
     assert world.folder.log[-1] == "a returned to the base: asked for"
     assert world.folder.kept_places == ["a"]
-    assert "info: base is active (returned); before: a@1" in world.folder.notes
+    assert "info: base is active (rolled back); before: a@1" in world.folder.notes
     world.turn()
     assert world.active is None, "the candidate came from what was taken back"
     world.promote_learned(3)

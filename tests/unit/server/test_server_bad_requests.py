@@ -186,7 +186,9 @@ def test_body_past_the_limit_is_413(http, claimed):
 def test_unknown_route_is_404_in_the_same_shape(http):
     response = http.get("/v1/nothing")
     assert response.status_code == 404
-    assert "GET /v1/nothing" in response.json()["error"]["message"]
+    error = response.json()["error"]
+    assert "GET /v1/nothing" in error["message"]
+    assert error["code"] == "unknown_url"
 
 
 def test_wrong_method_is_405_that_names_the_right_one(http):
