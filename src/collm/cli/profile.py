@@ -34,6 +34,8 @@ def profile(
     config = load_config(config_file, overrides or ())
     if config.training.jobs or config.training.rounds:
         raise ConfigError("training.jobs and training.rounds must be empty: a job is made here")
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out is {out}; there is no folder {out.parent}")
     found = import_module("collm.cli.profile_run").measure(config, data, seconds, seed)
     out.write_text(found.to_json(), encoding="utf-8")
     typer.echo(f"{out}: measured profile {found.name}")

@@ -9,12 +9,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import torch
 import typer
 
 from collm.cli.cache import cache_dir
 from collm.cli.profile_fit import ADAPTER, Found, make_profile
 from collm.cli.profile_load import ProfileLoad
+from collm.cli.replica_settings import replica_settings
 from collm.cli.sample_sets import load_sample_sets
 from collm.config import CollmConfig
 from collm.model.checkpoint import Checkpoint
@@ -23,7 +23,6 @@ from collm.pacing.cost import QuantumCostModel
 from collm.pacing.online import Observed
 from collm.pacing.quanta import QuantumKind
 from collm.replica.assembly import Replica, claim_data, open_replica
-from collm.replica.settings import ReplicaSettings
 from collm.sim.profile import Profile
 from collm.training.config import JobConfig
 
@@ -43,16 +42,8 @@ def measure(config: CollmConfig, data: str, seconds: float, seed: int) -> Profil
     training = replace(config.training, jobs=(JobConfig(adapter=ADAPTER, data=data),))
     checkpoint = Checkpoint(find_checkpoint(config.model.source, cache_dir=cache_dir()))
     with tempfile.TemporaryDirectory() as folder:
-        settings = ReplicaSettings(
-            base_model=config.model.served_name,
-            dtype=getattr(torch, config.model.dtype),
-            replica=replace(config.replica, data_dir=str(Path(folder, "data"))),
-            memory=config.memory,
-            scheduler=config.scheduler,
-            lora=config.lora,
-            pacing=config.pacing,
-            training=training,
-        )
+        own = replace(config.replica, data_dir=str(Path(folder, "data")))
+        settings = replica_settings(replace(config, replica=own, training=training))
         samples = load_sample_sets(training)
         replica = open_replica(checkpoint, settings, samples, claim_data(settings))
         try:

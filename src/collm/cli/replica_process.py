@@ -3,18 +3,17 @@
 import socket
 import sys
 
-import torch
 import typer
 
 from collm.cli.admin_key import admin_key
 from collm.cli.cache import cache_dir
+from collm.cli.replica_settings import replica_settings
 from collm.cli.sample_sets import load_sample_sets
 from collm.cli.traces import open_traces
 from collm.config import CollmConfig
 from collm.model.checkpoint import Checkpoint
 from collm.model.sources import find_checkpoint
 from collm.replica.assembly import Replica, claim_data, open_replica
-from collm.replica.settings import ReplicaSettings
 from collm.server.app import make_app
 from collm.server.backend import Backends
 from collm.server.config import ServerConfig
@@ -51,18 +50,7 @@ def _run_at(
     sock: socket.socket, config: CollmConfig, name: str | None, control_secret: str | None
 ) -> None:
     samples = load_sample_sets(config.training)
-    settings = ReplicaSettings(
-        name=name,
-        base_model=config.model.served_name,
-        dtype=getattr(torch, config.model.dtype),
-        quantization=config.model.quantization,
-        replica=config.replica,
-        memory=config.memory,
-        scheduler=config.scheduler,
-        lora=config.lora,
-        pacing=config.pacing,
-        training=config.training,
-    )
+    settings = replica_settings(config, name)
     with claim_data(settings) as data:
         folder = find_checkpoint(config.model.source, cache_dir=cache_dir(), progress=_Announcer())
         checkpoint = Checkpoint(folder)
