@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from collm.cluster.planner import NoPlanner, Planner
 from collm.cluster.planning.estimates import LearnedEstimates
 from collm.cluster.planning_config import PlanningConfig
 from collm.cluster.registry import Registry
+from collm.cluster.round_path import RoundObserver
 from collm.cluster.router import Router
 from collm.cluster.sent import Sent
 from collm.cluster.spreading import Spreader
@@ -76,18 +78,8 @@ def run_front(
         timing = Timing(clock, time.time, asyncio.sleep)
         router = Router(config.cluster.router, Random(config.seed))
         planner = _planner(config.cluster.planning, members, router, folder, timing)
-        coordinator = Coordinator(
-            config.cluster.rounds,
-            members,
-            folder,
-            ChildAggregator(),
-            timing,
-            base_model=config.model.served_name,
-            demand=sent.demand,
-            spreader=Spreader(members, folder, timing),
-            observers=(partial(count_round, metrics), partial(trace_round, traces)),
-            wanted=planner.members_of,
-        )
+        observers = (partial(count_round, metrics), partial(trace_round, traces))
+        coordinator = _coordinator(config, members, folder, timing, sent, planner, observers)
         backends = FrontBackends(
             registry=registry,
             router=router,
@@ -104,6 +96,30 @@ def run_front(
             (follow, coordinator.run, planner.run),
             listener,
         )
+
+
+def _coordinator(
+    config: CollmConfig,
+    members: Members,
+    folder: FrontFolder,
+    timing: Timing,
+    sent: Sent,
+    planner: Planner | NoPlanner,
+    observers: Sequence[RoundObserver],
+) -> Coordinator:
+    """Make what has replicas learn together, with demand and the planner's wishes in mind."""
+    return Coordinator(
+        config.cluster.rounds,
+        members,
+        folder,
+        ChildAggregator(),
+        timing,
+        base_model=config.model.served_name,
+        demand=sent.demand,
+        spreader=Spreader(members, folder, timing),
+        observers=observers,
+        wanted=planner.members_of,
+    )
 
 
 def _planner(

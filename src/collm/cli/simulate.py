@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.box import SIMPLE
@@ -47,7 +47,10 @@ def simulate(
     divide_prompts: Annotated[float, typer.Option(help="Divides prompt lengths.")] = 1.0,
     divide_outputs: Annotated[float, typer.Option(help="Divides output lengths.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Makes the run repeatable.")] = 0,
-    budget: Annotated[str, typer.Option(help="latency or objective.")] = "latency",
+    budget: Annotated[
+        Literal["latency", "objective"],
+        typer.Option(help="How training shares time with requests."),
+    ] = "latency",
     ttft: Annotated[float, typer.Option(help="Objective in seconds.")] = PacingConfig().ttft_s,
     tpot: Annotated[float, typer.Option(help="Objective in seconds.")] = PacingConfig().tpot_s,
     credit: Annotated[float, typer.Option(help="Training's guaranteed share of time.")] = 0.0,
@@ -67,25 +70,21 @@ def simulate(
     planning: Annotated[
         bool, typer.Option("--planning", help="Let the allocator plan for collm.")
     ] = False,
-    costs: Annotated[str, typer.Option(help="learned, or given: faster.")] = "learned",
+    costs: Annotated[
+        Literal["learned", "given"],
+        typer.Option(help="Cost models that fit themselves, or right ones: faster to simulate."),
+    ] = "learned",
     with_regret: Annotated[
         bool, typer.Option("--regret", help="Run the oracle too, and report regret.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run policies on the same requests and show their figures, all of them simulated."""
-    if costs not in ("learned", "given") or budget not in ("latency", "objective"):
-        raise ConfigError("--costs must be learned or given, --budget latency or objective")
     config = SimConfig(
         num_replicas=replicas,
         seed=seed,
-        pacing=PacingConfig(
-            budget="latency" if budget == "latency" else "objective",
-            ttft_s=ttft,
-            tpot_s=tpot,
-            credit_share=credit,
-        ),
-        costs="learned" if costs == "learned" else "given",
+        pacing=PacingConfig(budget=budget, ttft_s=ttft, tpot_s=tpot, credit_share=credit),
+        costs=costs,
         mix=Mix(num_domains=domains, scored_share=scored, drift_at_s=drift_at),
         warm_tokens=warm_tokens,
         rounds=RoundSettings(tokens_per_round=round_tokens) if round_tokens > 0 else None,

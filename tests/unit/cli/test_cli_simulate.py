@@ -57,7 +57,7 @@ def test_profile_may_be_a_file(tmp_path) -> None:
         (["--fault", "0:ten:dies"], "REPLICA:SECONDS:KIND"),
         (["--fault", "0:10:slow"], "factor"),
         (["--fault", "7:10:dies"], "1 replicas"),
-        (["--costs", "free"], "learned or given"),
+        (["--costs", "free"], "'learned'"),
         (["--policy", "split"], "2 replicas"),
     ],
 )
