@@ -30,7 +30,7 @@ _FLAGS = (
     "--hide-scrollbars",
     "--force-color-profile=srgb",
 )
-_KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowRight": 39, " ": 32}
+_KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "Home": 36, "ArrowRight": 39, " ": 32}
 _FIRST_FREE_FD = 10
 
 
@@ -178,10 +178,25 @@ class Page:
                 **extra,
             )
 
-    def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        """Write what shows, or all of the page, as the format that the name ends with."""
-        kind = path.suffix.removeprefix(".")
-        shot = self.send("Page.captureScreenshot", format=kind, captureBeyondViewport=whole)
+    def hide(self, selector: str) -> None:
+        """Show the page as if what is selected were not there."""
+        self.js(
+            f"document.querySelectorAll({json.dumps(selector)}).forEach((it) => it.hidden = true)"
+        )
+
+    def screenshot(self, path: Path, *, last: str) -> None:
+        """Write the page from its top to the end of an element, as the name's ending says."""
+        box = f"document.querySelector({json.dumps(last)}).getBoundingClientRect()"
+        size = {
+            "width": self.js("document.documentElement.clientWidth"),
+            "height": self.js(f"{box}.bottom + scrollY"),
+        }
+        shot = self.send(
+            "Page.captureScreenshot",
+            format=path.suffix.removeprefix("."),
+            captureBeyondViewport=True,
+            clip={"x": 0, "y": 0, "scale": 1, **size},
+        )
         path.write_bytes(base64.b64decode(shot["data"]))
 
 

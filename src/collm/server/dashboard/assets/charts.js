@@ -1,7 +1,8 @@
 // Charts over time, drawn by uPlot; the legend is ours, so that it can be read without seeing.
 
 import { el } from "./dom.js";
-import { clock } from "./format.js";
+import { clock, moment } from "./format.js";
+import { takeKeys } from "./keyboard.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
@@ -31,12 +32,16 @@ export class Chart {
     this.data = null;
     this.plot = null;
     this.subtitle = el("span", { class: "sub" }, sub);
-    this.place = el("div", { class: isTall ? "plot tall" : "plot", "aria-hidden": "true" });
+    this.when = el("span", { class: "when" });
+    this.place = el("div", { class: isTall ? "plot tall" : "plot", role: "slider", tabindex: 0,
+      "aria-label": `${title}, moment shown`, "aria-valuemin": 0, "aria-valuemax": 0,
+      "aria-valuenow": 0, "aria-valuetext": "latest" });
     this.legend = el("ul", { class: "legend" });
     this.values = [];
     this.element = el("figure", { class: "chart", "aria-label": title },
-      el("figcaption", {}, el("h3", {}, title), this.subtitle), this.place, this.legend);
+      el("figcaption", {}, el("h3", {}, title), this.when, this.subtitle), this.place, this.legend);
     this.setSeries(series);
+    takeKeys(this);
     this.observer = new ResizeObserver(() => this.resize());
     this.observer.observe(this.place);
     charts.add(this);
@@ -120,10 +125,20 @@ export class Chart {
   showValues(index) {
     if (this.data === null) return;
     const at = index ?? this.data[0].length - 1;
+    // Which moment, where it is not the latest.
+    const when = (index ?? null) === null ? "" : moment(this.data[0][at]);
+    if (this.when.textContent !== when) this.when.textContent = when;
     this.options.series.forEach((one, place) => {
       const text = (one.format ?? this.options.format)(this.data[place + 1]?.[at] ?? null);
       if (this.values[place].textContent !== text) this.values[place].textContent = text;
     });
+  }
+
+  /** What the legend shows, as one sentence. */
+  spoken() {
+    const values = this.options.series.map(
+      ({ label }, place) => `${label} ${this.values[place].textContent}`);
+    return `${this.when.textContent}: ${values.join(", ")}`;
   }
 
   resize() {

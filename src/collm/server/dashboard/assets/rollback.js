@@ -7,6 +7,11 @@ export class Rollback {
     this.store = store;
     this.adapter = null;
     this.dialog = byId("rollback");
+    // The button that opened it may have been made anew meanwhile.
+    this.dialog.addEventListener("close", () => {
+      const key = CSS.escape(`roll-${this.adapter}`);
+      document.querySelector(`[data-key="${key}"]:not(:disabled)`)?.focus();
+    });
     this.error = byId("rollback-error");
     this.key = byId("rollback-key");
     this.go = byId("rollback-go");
