@@ -17,7 +17,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path):
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+    text = page.read_text("utf-8")
+    for link in re.findall(r"(?<=\]\()[^)\s]+(?=\))|(?<=href=\")[^\"]+|(?<=src=\")[^\"]+", text):
         if link.startswith("https://"):
             continue  # Not reached from a test.
         path, _, anchor = link.partition("#")
