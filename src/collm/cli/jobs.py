@@ -13,6 +13,7 @@ from collm.cli.job_tables import events_table, job_rows, jobs_table
 from collm.cli.job_watch import follow, latest_open, outcome
 from collm.cli.listing import print_json, print_object, print_table, say
 from collm.errors import ConfigError
+from collm.workload.samples import SHIPPED_SETS
 
 app = typer.Typer(
     help="Start fine-tuning jobs on a running server, and steer them.",
@@ -198,6 +199,11 @@ def _file_id(client: ApiClient, given: str | None) -> str | None:
     """Return the id of a file that is uploaded already, or upload it now."""
     if given is None or (given.startswith("file-") and not Path(given).exists()):
         return given
+    if given in SHIPPED_SETS and not Path(given).exists():
+        raise ConfigError(
+            f"{given!r} is a set that ships with collm, for `collm serve --train NAME={given}`; "
+            "a job needs a file"
+        )
     return str(upload(client, Path(given))["id"])
 
 

@@ -79,6 +79,13 @@ def test_show_leaves_out_what_is_not_set(api):
     assert json.loads(run("show", "ftjob-1", "--json").stdout) == JOB
 
 
+def test_shipped_set_is_told_from_a_file_that_is_missing(api):
+    result = run("create", "--name", "a", "--train", "clinc150")
+    assert result.exit_code == 2
+    assert "collm serve --train NAME=clinc150" in result.stderr
+    assert "missing.jsonl cannot be read" in run("create", "--train", "missing.jsonl").stderr
+
+
 def test_create_uploads_its_files_and_prints_the_id(api, tmp_path):
     (tmp_path / "t.jsonl").write_text('{"messages": []}\n')
     result = run(
