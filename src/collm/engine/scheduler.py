@@ -7,7 +7,9 @@ from typing import Protocol
 
 from collm.engine.blocks import Blocks
 from collm.engine.config import SchedulerConfig
+from collm.engine.ends import Ends
 from collm.engine.events import News, end_event, in_order, not_finite, token_event
+from collm.engine.intake import Intake
 from collm.engine.plan import (
     Backlog,
     SampledToken,
@@ -19,7 +21,7 @@ from collm.engine.plan import (
 from collm.engine.sequence import RequestGroup, Sequence
 from collm.engine.stretch import Stretch, find_stretch
 from collm.engine.waiting import WaitingQueue
-from collm.errors import AdapterError, CapacityError, CollmError, QueueFullError, RequestError
+from collm.errors import AdapterError, CollmError
 from collm.types import (
     Binding,
     FinishReason,
@@ -92,15 +94,16 @@ class Scheduler:
         self._blocks = blocks
         self._pins = pins
         self._prefill_limit = prefill_limit
-        self._eos_token_ids = eos_token_ids
-        self._max_model_len = max_model_len
         self.num_preemptions = 0
         """How often a sequence lost its blocks to an earlier one."""
         self._max_len = min(max_model_len, blocks.num_blocks * blocks.block_size)
         self._max_step_tokens = config.max_step_tokens
         # With no more sequences than tokens in a step, every decode has its place in every step.
         self._max_running = min(config.max_running, config.max_step_tokens)
-        self._max_waiting = config.max_waiting
+        self._ends = Ends(eos_token_ids, self._max_len)
+        self._intake = Intake(
+            max_model_len=max_model_len, max_len=self._max_len, max_waiting=config.max_waiting
+        )
         self._groups: dict[RequestId, RequestGroup] = {}
         self._running: list[Sequence] = []  # sorted by order
         self._waiting = WaitingQueue(config.max_waiting)
@@ -157,11 +160,18 @@ class Scheduler:
     def add(self, *requests: Request) -> list[TokenEvent]:
         """Queue the requests of one call, each with its choices; several get the same version.
 
+        All ask for one model. Without places for all of them none is queued.
+
         Returns:
             Nothing, or an error event per choice of a request that is refused: ``RequestError``
             when the model cannot hold its prompt, ``CapacityError`` when this replica never can,
             ``QueueFullError`` when too many wait, ``AdapterError`` when it names no version.
         """
+        num_places = self._waiting.num_places(requests[0].model)
+        error = self._intake.refusal_of_call(requests, num_places)
+        if error is not None:
+            refusals = ((one, self._intake.refusal(one) or error) for one in requests)
+            return [event for one, why in refusals for event in _refused(RequestGroup(one), why)]
         is_shared = len(requests) > 1
         return [event for one in requests for event in self._add(one, is_shared=is_shared)]
 
@@ -260,11 +270,11 @@ class Scheduler:
     def _add(self, request: Request, *, is_shared: bool) -> list[TokenEvent]:
         assert request.request_id not in self._groups, f"{request.request_id} was added twice"
         group = RequestGroup(request)
-        error = self._refusal(request)
+        error = self._intake.refusal(request)
         if error is None and (is_shared or self._pins.is_version(request.model)):
             error = self._hold(group)
         if error is not None:
-            return [end_event(s, FinishReason.ERROR, error) for s in group.sequences]
+            return _refused(group, error)
         self._groups[request.request_id] = group
         for sequence in group.sequences:
             self._waiting.push(sequence)
@@ -275,30 +285,6 @@ class Scheduler:
             group.bind(self._pins.pin(group.request.model))
         except AdapterError as error:
             return error
-        return None
-
-    def _refusal(self, request: Request) -> CollmError | None:
-        num_tokens = len(request.prompt)
-        if not 0 < num_tokens < self._max_model_len:
-            return RequestError(
-                f"the prompt has {num_tokens} tokens; allowed are 1 to {self._max_model_len - 1},"
-                f" as prompt and output together have at most {self._max_model_len}",
-                param="prompt",
-                code="context_length_exceeded",
-            )
-        if num_tokens >= self._max_len:
-            return CapacityError(
-                f"the prompt has {num_tokens} tokens; this replica's KV pool allows at most"
-                f" {self._max_len - 1}"
-            )
-        if request.n > self._max_waiting:
-            return CapacityError(
-                f"n is {request.n}; this replica queues at most {self._max_waiting}"
-            )
-        if request.n > self._waiting.num_places(request.model):
-            return QueueFullError(
-                f"{len(self._waiting)} sequences wait, of at most {self._max_waiting}; try later"
-            )
         return None
 
     def _schedule_decodes(self) -> list[ScheduledSequence]:
@@ -384,22 +370,10 @@ class Scheduler:
         if sequence.first_token_at_s is None:
             sequence.first_token_at_s = now_s
         sequence.last_token_at_s = now_s
-        reason = self._finish_reason(sequence, token.token_id)
+        reason = self._ends.reason(sequence)
         if reason is not None:
             self._finish(sequence)
         return token_event(sequence, token, reason)
-
-    def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
-        sampling = sequence.request.sampling
-        num_output = sequence.num_output_tokens
-        is_stop = token_id in sampling.stop_token_ids or (
-            token_id in self._eos_token_ids and not sampling.ignore_eos
-        )
-        if is_stop and num_output >= sampling.min_tokens:
-            return FinishReason.STOP
-        if num_output >= sampling.max_tokens or len(sequence.token_ids) >= self._max_len:
-            return FinishReason.LENGTH
-        return None
 
     def _end_group(
         self, group: RequestGroup, reason: FinishReason, error: Exception | None = None
@@ -432,3 +406,8 @@ class Scheduler:
         assert group.binding is not None
         self._pins.unpin(group.binding)
         group.binding = None
+
+
+def _refused(group: RequestGroup, error: CollmError) -> list[TokenEvent]:
+    """Return the only events of a request that was not queued."""
+    return [end_event(one, FinishReason.ERROR, error) for one in group.sequences]

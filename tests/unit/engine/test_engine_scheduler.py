@@ -180,6 +180,30 @@ def test_what_can_never_be_served_is_refused_at_once(num_prompt, n, error):
         assert isinstance(event.error, error)
 
 
+def test_a_call_that_fills_the_whole_queue_is_served_and_a_larger_one_never():
+    """None of its own prompts takes the places that are kept for other models."""
+    calls = [[request(f"{size}-{i}", [1], n=4) for i in range(size)] for size in (4, 5)]
+    loop = Loop(config=SchedulerConfig(max_waiting=16, max_running=2))
+    loop.add_call(*calls[1])
+    for one in calls[1]:
+        assert isinstance(loop.last(one.request_id, 3).error, CapacityError)
+    assert not loop.scheduler.has_work
+    loop.add_call(*calls[0])
+    loop.drain()
+    assert all(len(loop.tokens(one.request_id, 3)) == 8 for one in calls[0])
+
+
+def test_a_call_without_places_for_all_of_it_waits_with_none():
+    loop = Loop(config=SchedulerConfig(max_waiting=8, max_running=1))
+    loop.add(request("first", [1], n=4))
+    long = request("long", [1] * 64)
+    loop.add_call(request("a", [1], n=2), request("b", [1], n=2), long)
+    for name in "ab":
+        assert isinstance(loop.last(name, 1).error, QueueFullError)
+    assert isinstance(loop.last("long").error, RequestError), "no other try would help"
+    assert loop.scheduler.num_waiting == 4
+
+
 def test_a_prompt_of_the_greatest_length_is_served():
     loop = Loop(num_blocks=5)
     loop.add(request("a", [1] * 19))

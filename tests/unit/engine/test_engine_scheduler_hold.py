@@ -63,9 +63,10 @@ def test_a_call_that_names_nothing_is_refused_on_arrival(loop):
 
 
 def test_what_the_queue_has_no_place_for_holds_nothing():
-    loop = Loop(config=SchedulerConfig(max_waiting=1))
+    loop = Loop(config=SchedulerConfig(max_waiting=3))
     version = loop.pins.publish("tutor", "1")
     loop.add_call(request("a", [1], model="tutor"), request("b", [2], model="tutor"))
-    assert loop.last("b").finish_reason is FinishReason.ERROR
-    assert loop.pins.pins[version] == 1
+    loop.add_call(request("c", [1], model="tutor"), request("d", [2], model="tutor"))
+    assert loop.last("c").finish_reason is loop.last("d").finish_reason is FinishReason.ERROR
+    assert loop.pins.pins[version] == 2
     loop.drain()
