@@ -54,7 +54,7 @@ def check_training_goes_on(checkpoint, data_dir):
     )
     replica.close()
     with DataFolder(data_dir, max_versions=1000, now_s=lambda: 0.0) as data:
-        events = data.jobs.events(job.job_id, limit=1_000).items
+        events = data.job_logs.events(job.job_id, limit=1_000).items
         later = data.checkpoints.load("tutor").meta
     begins = ("training begins", "training goes on")
     latest, *_ = (event.message for event in events if event.message.startswith(begins))

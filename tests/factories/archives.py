@@ -53,7 +53,7 @@ class MemoryFolder:
     """What the step loop has written, in memory; stands for the folder and each of its stores."""
 
     def __init__(self) -> None:
-        self.decisions = self.checkpoints = self.jobs = self.pins = self
+        self.decisions = self.checkpoints = self.jobs = self.job_logs = self.pins = self
         self.log: list[str] = []
         self.states: dict[VersionId, AdapterState] = {}
         self.refusals: list[tuple[str, str, Mapping[str, Any]]] = []

@@ -10,7 +10,8 @@ from collm.errors import RequestError, StateError, UnknownObjectError
 from collm.replica.courtesy import Courtesy
 from collm.replica.uploads import count_samples
 from collm.server.learning_backend import FineTuning, JobRequest, Uploads
-from collm.store.jobs import JobCheckpoint, JobEvent, JobRecord, JobStatus
+from collm.store.job_logs import JobCheckpoint, JobEvent
+from collm.store.jobs import JobRecord, JobStatus
 from collm.store.pages import Order, Page
 from collm.store.uploads import StoredFile
 from collm.types import VersionId

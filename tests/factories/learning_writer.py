@@ -94,8 +94,8 @@ def _run_job(data: DataFolder, file_id: str) -> None:
     for status in (JobStatus.RUNNING, JobStatus.SUCCEEDED):
         data.jobs.change(job_id, status=status, num_trained_tokens=NUM_TOKENS[status])
         acknowledge("job", job_id, status)
-        acknowledge("event", data.jobs.add_event(job_id, "info", status).event_id, job_id)
-    point = data.jobs.add_checkpoint(job_id, VERSION, 3, {})
+        acknowledge("event", data.job_logs.add_event(job_id, "info", status).event_id, job_id)
+    point = data.job_logs.add_checkpoint(job_id, VERSION, 3, {})
     acknowledge("checkpoint", point.checkpoint_id, job_id)
 
 

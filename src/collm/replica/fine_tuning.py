@@ -15,7 +15,8 @@ from collm.replica.job_builder import BuiltJob, JobBuilder
 from collm.replica.job_settings import requested_settings
 from collm.replica.post import Post
 from collm.store.data_folder import DataFolder
-from collm.store.jobs import JobCheckpoint, JobEvent, JobRecord, JobStatus
+from collm.store.job_logs import JobCheckpoint, JobEvent
+from collm.store.jobs import JobRecord, JobStatus
 from collm.store.pages import Page
 
 _log = logging.getLogger(__name__)
@@ -147,14 +148,14 @@ class FineTuning:
 
     async def events(self, job_id: str, *, after: str | None, limit: int) -> Page[JobEvent]:
         """Return what happened to a job, newest first."""
-        return await asyncio.to_thread(self._data.jobs.events, job_id, after=after, limit=limit)
+        return await asyncio.to_thread(self._data.job_logs.events, job_id, after=after, limit=limit)
 
     async def checkpoints(
         self, job_id: str, *, after: str | None, limit: int
     ) -> Page[JobCheckpoint]:
         """Return the versions that a job published, newest first."""
         return await asyncio.to_thread(
-            self._data.jobs.checkpoints, job_id, after=after, limit=limit
+            self._data.job_logs.checkpoints, job_id, after=after, limit=limit
         )
 
     def _add(self, data: DataFolder, request: JobOrder) -> JobRecord:
@@ -246,7 +247,7 @@ def slots_for(num_jobs: int) -> int:
 def fail_job(data: DataFolder, record: JobRecord, error: Exception) -> None:
     """Write that a job could not be built."""
     text = str(error) if isinstance(error, CollmError) else f"{type(error).__name__}: {error}"
-    data.jobs.add_event(record.job_id, "error", text)
+    data.job_logs.add_event(record.job_id, "error", text)
     details = {
         "code": getattr(error, "code", None) or "invalid_training_file",
         "message": text,

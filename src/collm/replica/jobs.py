@@ -16,7 +16,8 @@ from collm.replica.inbox import AddJob, CancelJob, PauseJob, ResumeJob, tell
 from collm.replica.job_progress import HeldOut, JobProgress, Quality
 from collm.replica.swap import Cause, Swap
 from collm.store.data_folder import DataFolder
-from collm.store.jobs import EventKind, EventLevel, JobRecord, JobStatus
+from collm.store.job_logs import EventKind, EventLevel
+from collm.store.jobs import JobRecord, JobStatus
 from collm.training.base_version import BaseVersion
 from collm.training.events import TrainReport
 from collm.training.trainer import Trainer
@@ -196,7 +197,7 @@ class JobDesk:
     ) -> None:
         """Write an event of the adapter's job."""
         job_id = self._progress[adapter].job_id
-        self._archive.write(lambda store: store.jobs.add_event(job_id, level, text, kind, data))
+        self._archive.write(lambda store: store.job_logs.add_event(job_id, level, text, kind, data))
 
     def follow(self, swap: Swap) -> None:
         """Let training go on from what is served now; if it cannot, serving goes on alone."""
@@ -276,7 +277,9 @@ class JobDesk:
         metrics = {"full_valid_loss": numbers.get("candidate_loss"), **numbers}
         if progress.loss is not None:
             metrics["train_loss"] = progress.loss
-        self._archive.write(lambda data: data.jobs.add_checkpoint(job_id, version, step, metrics))
+        self._archive.write(
+            lambda data: data.job_logs.add_checkpoint(job_id, version, step, metrics)
+        )
         self._change(progress, result=version)
         self._redirect(
             swap.adapter,

@@ -19,7 +19,8 @@ from collm.server.listing import list_response
 from collm.server.openapi import body_schema, query_schema
 from collm.server.parsing import parse_query, read_as
 from collm.server.service import Service, service_of
-from collm.store.jobs import JobCheckpoint, JobEvent, JobRecord, JobStatus
+from collm.store.job_logs import JobCheckpoint, JobEvent
+from collm.store.jobs import JobRecord, JobStatus
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs")
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from collm.store.jobs import JobCheckpoint, JobEvent, JobRecord
+from collm.store.job_logs import JobCheckpoint, JobEvent
+from collm.store.jobs import JobRecord
 from collm.store.pages import Order, Page
 from collm.store.uploads import StoredFile
 

@@ -14,6 +14,7 @@ from collm.store.database import Database
 from collm.store.decisions import DecisionStore
 from collm.store.feedback import FeedbackStore
 from collm.store.files import make_folder
+from collm.store.job_logs import JobLogs
 from collm.store.jobs import JobStore
 from collm.store.pins import PinStore
 from collm.store.responses import ResponseStore
@@ -74,8 +75,9 @@ class DataFolder:
                 raise ConfigError(f"data folder {path} cannot be used: {error}") from error
             self.decisions = DecisionStore(database, now_s=now_s)
             self.pins = PinStore(database)
-            self.jobs = JobStore(
-                database, max_log_entries=_MAX_LOG_ENTRIES, now_s=now_s, owner=owner
+            self.jobs = JobStore(database, now_s=now_s, owner=owner)
+            self.job_logs = JobLogs(
+                database, max_entries=_MAX_LOG_ENTRIES, now_s=now_s, owner=owner
             )
             self.responses = ResponseStore(database, now_s=now_s)
             self.feedback = FeedbackStore(database, now_s=now_s, owner=owner)

@@ -16,7 +16,7 @@ from collm.errors import StateError
 from collm.store.database import Database
 from collm.store.json_text import to_json
 from collm.store.names import new_id
-from collm.store.pages import ObjectTable, Page
+from collm.store.pages import ObjectTable, Page, insert
 from collm.store.responses import wipe
 from collm.types import VersionId
 
@@ -244,10 +244,7 @@ class FeedbackStore:
         _refuse_duplicate(connection, row["adapter"], row["digest"])
         feedback_id = new_id("fb", self._owner)
         row = {"feedback_id": feedback_id, **row, "created_at_s": self._now_s()}
-        connection.execute(
-            f"INSERT INTO feedback ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})",
-            tuple(row.values()),
-        )
+        insert(connection, "feedback", row)
         return self._table.find(connection.execute, feedback_id)
 
 

@@ -1,4 +1,4 @@
-"""Fine-tuning jobs with their events and checkpoints.
+"""Fine-tuning jobs.
 
 An adapter has at most one job that has not ended, and a job that has ended never changes again.
 """
@@ -8,18 +8,14 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 from collm.errors import StateError, UnknownObjectError
 from collm.store.database import Database
 from collm.store.json_text import to_json
 from collm.store.names import check_name, new_id
-from collm.store.pages import ObjectTable, Page
+from collm.store.pages import ObjectTable, Page, insert
 from collm.types import VersionId
-
-T = TypeVar("T")
-EventLevel = Literal["info", "warn", "error"]
-EventKind = Literal["message", "metrics"]
 
 
 class JobStatus(StrEnum):
@@ -71,34 +67,6 @@ class JobRecord:
     """Why it failed, as JSON has it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobEvent:
-    """One thing that happened to a job."""
-
-    event_id: str
-    job_id: str
-    level: EventLevel
-    kind: EventKind
-    message: str
-    data: Mapping[str, Any]
-    """Figures by name, as JSON has them; NaN and infinities as texts."""
-    created_at_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobCheckpoint:
-    """A version that a job made."""
-
-    checkpoint_id: str
-    job_id: str
-    version: VersionId
-    step: int
-    """Optimizer step after which it was taken."""
-    metrics: Mapping[str, Any]
-    """Figures by name, as JSON has them; NaN and infinities as texts."""
-    created_at_s: float
-
-
 class JobStore:
     """Owner of the jobs' rows. Any thread may use it."""
 
@@ -106,7 +74,6 @@ class JobStore:
         self,
         database: Database,
         *,
-        max_log_entries: int,
         now_s: Callable[[], float],
         owner: str | None = None,
     ) -> None:
@@ -114,13 +81,11 @@ class JobStore:
 
         Args:
             database: Holds the rows.
-            max_log_entries: Latest events, and as many checkpoints, kept per job.
             now_s: Wall clock, seconds since 1970.
             owner: Name in the ids; ``None`` leaves it out.
         """
         self._database = database
         self._owner = owner
-        self._max_log_entries = max_log_entries
         self._now_s = now_s
 
     def add(
@@ -161,7 +126,7 @@ class JobStore:
             _refuse_second(connection, adapter)
             for file_id in (training_file, validation_file):
                 _require_file(connection, file_id)
-            _insert(connection, "jobs", values)
+            insert(connection, "jobs", values)
             return _JOBS.find(connection.execute, job_id)
 
     def get(self, job_id: str) -> JobRecord:
@@ -243,77 +208,6 @@ class JobStore:
             _update(connection, job_id, times | changes)
             return _JOBS.find(connection.execute, job_id)
 
-    def add_event(
-        self,
-        job_id: str,
-        level: EventLevel,
-        message: str,
-        kind: EventKind = "message",
-        data: Mapping[str, Any] | None = None,
-    ) -> JobEvent:
-        """Keep an event of a job, ended or not, and drop its oldest beyond those to keep.
-
-        Raises:
-            UnknownObjectError: There is no such job.
-        """
-        values = {
-            "level": level,
-            "kind": kind,
-            "message": message,
-            "data": to_json(data or {}),
-        }
-        return self._log(_EVENTS, "ftevent", job_id, values)
-
-    def events(self, job_id: str, *, after: str | None = None, limit: int = 20) -> Page[JobEvent]:
-        """Return a page of a job's events, newest first.
-
-        Raises:
-            UnknownObjectError: There is no such job, or no event ``after`` any more.
-        """
-        self.get(job_id)
-        return _EVENTS.page(self._database, "job_id = ?", (job_id,), after=after, limit=limit)
-
-    def add_checkpoint(
-        self, job_id: str, version: VersionId, step: int, metrics: Mapping[str, Any]
-    ) -> JobCheckpoint:
-        """Keep a checkpoint of a job, and drop its oldest beyond those to keep.
-
-        Raises:
-            UnknownObjectError: There is no such job.
-        """
-        values = {"version": version, "step": step, "metrics": to_json(metrics)}
-        return self._log(_CHECKPOINTS, "ftckpt", job_id, values)
-
-    def checkpoints(
-        self, job_id: str, *, after: str | None = None, limit: int = 10
-    ) -> Page[JobCheckpoint]:
-        """Return a page of a job's checkpoints, newest first.
-
-        Raises:
-            UnknownObjectError: There is no such job, or no checkpoint ``after`` any more.
-        """
-        self.get(job_id)
-        return _CHECKPOINTS.page(self._database, "job_id = ?", (job_id,), after=after, limit=limit)
-
-    def _log(self, table: ObjectTable[T], prefix: str, job_id: str, values: Mapping[str, Any]) -> T:
-        """Add a row to a job's log and drop the oldest rows beyond those to keep."""
-        row_id = new_id(prefix, self._owner)
-        shared = {table.key: row_id, "job_id": job_id, "created_at_s": self._now_s()}
-        with self._database.transaction() as connection:
-            _JOBS.find(connection.execute, job_id)
-            _insert(connection, table.name, {**shared, **values})
-            connection.execute(
-                f"DELETE FROM {table.name} WHERE job_id = ?1 AND id <= (SELECT id FROM "
-                f"{table.name} WHERE job_id = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
-                (job_id, self._max_log_entries),
-            )
-            return table.find(connection.execute, row_id)
-
-
-def _insert(connection: sqlite3.Connection, table: str, values: Mapping[str, Any]) -> None:
-    columns, marks = ", ".join(values), ", ".join("?" for _ in values)
-    connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(values.values()))
-
 
 def _update(connection: sqlite3.Connection, job_id: str, changes: Mapping[str, Any]) -> None:
     if changes:
@@ -372,31 +266,4 @@ def _job(row: sqlite3.Row) -> JobRecord:
     )
 
 
-def _event(row: sqlite3.Row) -> JobEvent:
-    return JobEvent(
-        event_id=row["event_id"],
-        job_id=row["job_id"],
-        level=row["level"],
-        kind=row["kind"],
-        message=row["message"],
-        data=json.loads(row["data"]),
-        created_at_s=row["created_at_s"],
-    )
-
-
-def _checkpoint(row: sqlite3.Row) -> JobCheckpoint:
-    return JobCheckpoint(
-        checkpoint_id=row["checkpoint_id"],
-        job_id=row["job_id"],
-        version=row["version"],
-        step=row["step"],
-        metrics=json.loads(row["metrics"]),
-        created_at_s=row["created_at_s"],
-    )
-
-
 _JOBS = ObjectTable(name="jobs", key="job_id", noun="job", build=_job)
-_EVENTS = ObjectTable(name="job_events", key="event_id", noun="event", build=_event)
-_CHECKPOINTS = ObjectTable(
-    name="job_checkpoints", key="checkpoint_id", noun="checkpoint", build=_checkpoint
-)

@@ -1,7 +1,7 @@
 """Objects that users name by an id and list page by page, newest first."""
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -83,3 +83,9 @@ class ObjectTable(Generic[T]):
         for row in database.query(f"SELECT id FROM {self.name} WHERE {self.key} = ?", (object_id,)):
             return int(row["id"])
         raise UnknownObjectError(f"{self.noun} {object_id!r} to list after does not exist")
+
+
+def insert(connection: sqlite3.Connection, table: str, values: Mapping[str, Any]) -> None:
+    """Add a row to a table, by its columns' names."""
+    columns, marks = ", ".join(values), ", ".join("?" for _ in values)
+    connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(values.values()))

@@ -1,4 +1,3 @@
-import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +7,6 @@ import pytest
 
 from collm.errors import AdapterError, StateError, UnknownObjectError
 from collm.store.data_folder import DataFolder
-from collm.store.database import Database
 from collm.store.jobs import JobRecord, JobStatus, JobStore
 from collm.types import VersionId
 
@@ -153,10 +151,6 @@ def test_unknown_job_is_named_by_every_method(store: JobStore) -> None:
     for use in (
         lambda: store.get("ftjob-9"),
         lambda: store.change("ftjob-9", status=JobStatus.RUNNING),
-        lambda: store.add_event("ftjob-9", "info", "hello"),
-        lambda: store.events("ftjob-9"),
-        lambda: store.add_checkpoint("ftjob-9", VersionId("a@1"), 1, {}),
-        lambda: store.checkpoints("ftjob-9"),
         lambda: store.list(after="ftjob-9"),
     ):
         with pytest.raises(UnknownObjectError, match="job 'ftjob-9' .*does not exist"):
@@ -181,61 +175,6 @@ def test_jobs_are_listed_by_all_of_their_metadata(store: JobStore) -> None:
     assert store.list(metadata={"team": "x"}, after=two.job_id).items == (one,)
 
 
-def test_events_are_told_newest_first_page_by_page(store: JobStore) -> None:
-    job, other = add(store, "a"), add(store, "b")
-    first = store.add_event(job.job_id, "info", "started")
-    second = store.add_event(
-        job.job_id, "warn", "step", kind="metrics", data={"loss": math.nan, "step": 3}
-    )
-    store.add_event(other.job_id, "error", "other")
-    assert (first.level, first.kind, first.message, first.data) == (
-        "info",
-        "message",
-        "started",
-        {},
-    )
-    assert (second.level, second.kind) == ("warn", "metrics")
-    assert second.data == {"loss": "nan", "step": 3}
-    page = store.events(job.job_id, limit=1)
-    assert (page.items, page.has_more) == ((second,), True)
-    page = store.events(job.job_id, after=second.event_id, limit=1)
-    assert (page.items, page.has_more) == ((first,), False)
-    with pytest.raises(UnknownObjectError, match="event 'ftevent-9' to list after"):
-        store.events(job.job_id, after="ftevent-9")
-
-
-def test_checkpoints_are_told_newest_first_page_by_page(store: JobStore) -> None:
-    job = add(store)
-    first, second = (
-        store.add_checkpoint(job.job_id, VersionId(f"a@{number}"), number * 10, {"loss": 1.5})
-        for number in (1, 2)
-    )
-    assert (first.version, first.step, first.metrics) == ("a@1", 10, {"loss": 1.5})
-    assert store.checkpoints(job.job_id).items == (second, first)
-    assert store.checkpoints(job.job_id, after=second.checkpoint_id).items == (first,)
-
-
-def test_last_events_of_an_ended_job_are_kept(store: JobStore) -> None:
-    job = add(store)
-    store.change(job.job_id, status=JobStatus.SUCCEEDED)
-    event = store.add_event(job.job_id, "info", "succeeded")
-    assert store.events(job.job_id).items == (event,)
-
-
-def test_log_of_a_job_keeps_its_latest_entries(tmp_path: Path) -> None:
-    database = Database(tmp_path / "collm.db")
-    store = JobStore(database, max_log_entries=3, now_s=lambda: 0.0)
-    job, other = add(store, "a"), add(store, "b")
-    store.add_event(other.job_id, "info", "other")
-    for number in range(5):
-        store.add_event(job.job_id, "info", str(number))
-        store.add_checkpoint(job.job_id, VersionId(f"a@{number}"), number, {})
-    assert [event.message for event in store.events(job.job_id).items] == ["4", "3", "2"]
-    assert [point.step for point in store.checkpoints(job.job_id).items] == [4, 3, 2]
-    assert [event.message for event in store.events(other.job_id).items] == ["other"]
-    database.close()
-
-
 def test_one_of_many_threads_gets_the_job_of_an_adapter(store: JobStore) -> None:
     added: list[JobRecord] = []
     refused: list[StateError] = []
@@ -258,7 +197,7 @@ def test_one_of_many_threads_gets_the_job_of_an_adapter(store: JobStore) -> None
 def test_jobs_survive_a_restart(data: DataFolder, tmp_path: Path) -> None:
     job = add(data.jobs)
     running = data.jobs.change(job.job_id, status=JobStatus.RUNNING)
-    event = data.jobs.add_event(job.job_id, "info", "started")
+    event = data.job_logs.add_event(job.job_id, "info", "started")
     data.close()
     with DataFolder(tmp_path, max_versions=2, now_s=lambda: 0.0) as reopened:
         assert reopened.jobs.unfinished() == (running,)

@@ -79,10 +79,10 @@ def check_job(data: DataFolder, job: JobRecord, acknowledged: Acknowledged) -> N
     if not job.status.has_ended:
         assert job.training_file is not None
         data.files.read(job.training_file)
-    events = data.jobs.events(job.job_id, limit=LIMIT).items
+    events = data.job_logs.events(job.job_id, limit=LIMIT).items
     told = [JobStatus.SUCCEEDED, JobStatus.RUNNING][-len(events) :] if events else []
     assert [event.message for event in events] == told
-    points = data.jobs.checkpoints(job.job_id, limit=LIMIT).items
+    points = data.job_logs.checkpoints(job.job_id, limit=LIMIT).items
     for kind, found in (
         ("event", {event.event_id for event in events}),
         ("checkpoint", {point.checkpoint_id for point in points}),
