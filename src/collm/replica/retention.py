@@ -1,10 +1,12 @@
-"""How long answers and feedback are kept."""
+"""How long answers, feedback and refusals are kept."""
 
 from collm.replica.config import ReplicaConfig
 from collm.replica.inbox import Inbox, RemoveSample
 from collm.store.data_folder import DataFolder
 
 _DAY_S = 86_400.0
+_MAX_REFUSALS = 10_000
+"""Latest refused candidates of each adapter that its history shows, as many as a job has events."""
 
 
 class Retention:
@@ -26,3 +28,5 @@ class Retention:
             )
             for feedback_id in dropped:
                 self._inbox.put(RemoveSample(adapter, feedback_id))
+        data.decisions.prune(_MAX_REFUSALS)
+        data.tend()

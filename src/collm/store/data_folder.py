@@ -81,7 +81,12 @@ class DataFolder:
             )
             self.responses = ResponseStore(database, now_s=now_s)
             self.feedback = FeedbackStore(database, now_s=now_s, owner=owner)
+            self._database = database
             self._resources = resources.pop_all()
+
+    def tend(self) -> None:
+        """Finish what another process was in the way of; call it now and then."""
+        self._database.tend()
 
     def close(self) -> None:
         """Close the database and let go of the lock."""

@@ -10,6 +10,11 @@ from typing import Any
 from collm.errors import ConfigError, DiskFullError
 from collm.store.schema import MIGRATIONS
 
+_BUSY_S = 5.0
+"""How long a write waits for another process."""
+_LOG_BUSY_S = 0.1
+"""The same of emptying the log, which reads wait for and which is tried again."""
+
 
 class Database:
     """Owner of the connections; any thread may use it. What is committed survives power loss."""
@@ -32,6 +37,7 @@ class Database:
             raise ConfigError(f"database {path} cannot be used: {error}") from error
         self._writing = Lock()
         self._reading = Lock()
+        self._is_log_due = True  # a killed process may have left deleted text in it
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -57,9 +63,20 @@ class Database:
             return self._reader.execute(sql, parameters).fetchall()
 
     def empty_log(self) -> None:
-        """Empty the write-ahead log, so that text deleted before is nowhere on disk any more."""
+        """Empty the write-ahead log, so that text deleted before is nowhere on disk any more.
+
+        Another process that reads, such as a backup, is in the way: then ``tend`` tries again.
+        """
         with self._writing, self._reading:
-            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._writer.execute(f"PRAGMA busy_timeout = {int(1000 * _LOG_BUSY_S)}")
+            is_busy, *_ = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._writer.execute(f"PRAGMA busy_timeout = {int(1000 * _BUSY_S)}")
+            self._is_log_due = bool(is_busy)
+
+    def tend(self) -> None:
+        """Empty the log if that is still owed; call it now and then."""
+        if self._is_log_due:
+            self.empty_log()
 
     def close(self) -> None:
         """Close the connections; waits for a transaction in progress."""
@@ -69,7 +86,9 @@ class Database:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+    )
     connection.row_factory = sqlite3.Row
     return connection
 

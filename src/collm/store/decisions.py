@@ -159,6 +159,19 @@ class DecisionStore:
             kind = DecisionKind.REFUSAL
             self._add(connection, kind, adapter, version, active, reason, numbers)
 
+    def prune(self, max_refusals: int) -> None:
+        """Drop the oldest refusals beyond so many of each adapter; all else is kept for ever.
+
+        Whoever learns for ever is refused for ever, and only late refusals explain anything.
+        """
+        with self._database.transaction() as connection:
+            connection.execute(
+                "DELETE FROM decisions WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER "
+                "(PARTITION BY adapter ORDER BY id DESC) AS place FROM decisions WHERE kind = ?) "
+                "WHERE place > ?)",
+                (DecisionKind.REFUSAL, max_refusals),
+            )
+
     def _add(
         self,
         connection: sqlite3.Connection,

@@ -2,7 +2,7 @@
 
 The same text is a sample of an adapter once; of the ratings of a choice the latest counts. Deleted
 feedback leaves an empty row with the digest of its text, so that the text is refused when it comes
-again; what retention drops may come again.
+again, as long as it is among an adapter's latest such rows; what retention drops may come again.
 """
 
 import hashlib
@@ -182,10 +182,8 @@ class FeedbackStore:
         )
 
     def adapters(self) -> tuple[str, ...]:
-        """Return the adapters that have feedback, by name; deleted feedback does not count."""
-        rows = self._database.query(
-            "SELECT DISTINCT adapter FROM feedback WHERE NOT is_deleted ORDER BY adapter"
-        )
+        """Return the adapters that have feedback, by name; the deleted counts too."""
+        rows = self._database.query("SELECT DISTINCT adapter FROM feedback ORDER BY adapter")
         return tuple(row["adapter"] for row in rows)
 
     def samples(self, adapter: str) -> tuple[Feedback, ...]:
@@ -216,28 +214,29 @@ class FeedbackStore:
         return left
 
     def prune(self, adapter: str, max_samples: int, older_than_s: float) -> tuple[str, ...]:
-        """Drop an adapter's oldest feedback; what was deleted by id stays refused.
+        """Drop an adapter's oldest feedback; what was deleted by id stays refused, however old.
 
         Args:
             adapter: Whose feedback.
-            max_samples: Latest samples kept, and as many ratings without a text to learn.
-            older_than_s: Age in seconds from which on all are dropped.
+            max_samples: Latest samples kept, as many ratings without a text to learn, and as many
+                refusals of what was deleted.
+            older_than_s: Age in seconds from which on samples and ratings are dropped.
 
         Returns:
-            Ids of the dropped feedback, oldest first.
+            Ids of the dropped feedback, oldest first; refusals are not among them.
         """
         with self._database.transaction() as connection:
             rows = connection.execute(
-                "SELECT id, feedback_id FROM (SELECT id, feedback_id, created_at_s, row_number() "
-                "OVER (PARTITION BY messages IS NULL ORDER BY id DESC) AS place FROM feedback "
-                "WHERE adapter = ? AND NOT is_deleted) WHERE place > ? OR created_at_s < ? "
-                "ORDER BY id",
+                "SELECT id, feedback_id, is_deleted FROM (SELECT id, feedback_id, is_deleted, "
+                "created_at_s, row_number() OVER (PARTITION BY is_deleted, messages IS NULL "
+                "ORDER BY id DESC) AS place FROM feedback WHERE adapter = ?) "
+                "WHERE place > ? OR (created_at_s < ? AND NOT is_deleted) ORDER BY id",
                 (adapter, max_samples, self._now_s() - older_than_s),
             ).fetchall()
             connection.executemany(
                 "DELETE FROM feedback WHERE id = ?", [(row["id"],) for row in rows]
             )
-        return tuple(row["feedback_id"] for row in rows)
+        return tuple(row["feedback_id"] for row in rows if not row["is_deleted"])
 
     def _insert(self, connection: sqlite3.Connection, row: Mapping[str, Any]) -> Feedback:
         """Write a row, whose text the adapter must not have; raises ``StateError``."""

@@ -178,3 +178,21 @@ def test_active_versions_and_history_survive_a_restart(tmp_path: Path, data: Dat
         assert reopened.decisions.active() == {"a": TWO}
         assert reopened.decisions.held() == {"a": ONE}
         assert reopened.decisions.history("a") == history
+
+
+def test_old_refusals_go_and_what_was_served_stays_on_record(data: DataFolder) -> None:
+    data.decisions.refuse("a", None, "worse", {"step": 0})
+    data.decisions.promote(ONE, "better", {})
+    for step in (1, 2, 3):
+        data.decisions.refuse("a", None, "worse", {"step": step})
+    data.decisions.rollback(ONE, "asked for", {})
+    data.decisions.refuse("b", None, "worse", {"step": 9})
+    data.decisions.prune(max_refusals=2)
+    kept = [(row.kind, row.numbers.get("step")) for row in data.decisions.history("a")]
+    assert kept == [
+        (DecisionKind.PROMOTION, None),
+        (DecisionKind.REFUSAL, 2),
+        (DecisionKind.REFUSAL, 3),
+        (DecisionKind.ROLLBACK, None),
+    ]
+    assert len(data.decisions.history("b")) == 1

@@ -1,4 +1,7 @@
+import shutil
+import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +223,44 @@ def test_deleted_text_is_nowhere_on_disk(data: DataFolder, tmp_path: Path, lengt
     assert not any(SECRET.encode() in path.read_bytes() for path in tmp_path.glob("collm.db*"))
 
 
+def test_text_that_a_backup_kept_in_the_log_goes_when_the_folder_is_tended(
+    data: DataFolder, tmp_path: Path
+) -> None:
+    deleted = add(data.feedback, SECRET)
+    add(data.feedback, "after")
+
+    def is_on_disk() -> bool:
+        return any(SECRET.encode() in path.read_bytes() for path in tmp_path.glob("collm.db*"))
+
+    with closing(sqlite3.connect(tmp_path / "collm.db")) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT count(*) FROM feedback").fetchone()
+        data.feedback.delete(deleted.feedback_id)
+        data.tend()
+        assert is_on_disk(), "the other process reads what was there when it began"
+    data.tend()
+    assert not is_on_disk()
+
+
+def test_text_that_a_killed_process_left_in_the_log_goes_when_the_folder_is_tended(
+    data: DataFolder, tmp_path: Path
+) -> None:
+    """A copy of the folder, made before the log was emptied, is what a kill then leaves."""
+    deleted = add(data.feedback, SECRET)
+    with closing(sqlite3.connect(tmp_path / "collm.db")) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT count(*) FROM feedback").fetchone()
+        data.feedback.delete(deleted.feedback_id)
+        left = tmp_path / "left"
+        left.mkdir()
+        for name in ("collm.db", "collm.db-wal"):
+            shutil.copy(tmp_path / name, left / name)
+    assert any(SECRET.encode() in path.read_bytes() for path in left.glob("collm.db*"))
+    with DataFolder(left, max_versions=2, now_s=lambda: 0.0) as reopened:
+        reopened.tend()
+        assert not any(SECRET.encode() in path.read_bytes() for path in left.glob("collm.db*"))
+
+
 def test_deleting_again_changes_nothing(store: FeedbackStore) -> None:
     deleted = add(store, "better")
     assert store.delete(deleted.feedback_id) == store.delete(deleted.feedback_id)
@@ -256,9 +297,23 @@ def test_ratings_without_text_push_no_samples_out(store: FeedbackStore) -> None:
 def test_retention_keeps_deleted_texts_refused(store: FeedbackStore) -> None:
     deleted = add(store, "deleted").feedback_id
     store.delete(deleted)
-    assert store.prune("a", max_samples=0, older_than_s=0.0) == ()
+    assert store.prune("a", max_samples=1, older_than_s=0.0) == ()
     with pytest.raises(StateError, match="was deleted"):
         add(store, "deleted")
+
+
+def test_refusals_of_deleted_texts_are_as_many_as_samples_at_most(store: FeedbackStore) -> None:
+    texts = [f"deleted {number}" for number in range(4)]
+    for text in texts:
+        store.delete(add(store, text).feedback_id)
+    kept = add(store, "kept")
+    assert store.prune("a", max_samples=2, older_than_s=1000.0) == ()
+    assert store.samples("a") == (kept,)
+    for text in texts[2:]:
+        with pytest.raises(StateError, match="was deleted"):
+            add(store, text)
+    for text in texts[:2]:
+        add(store, text)
 
 
 def test_feedback_survives_a_restart(data: DataFolder, tmp_path: Path) -> None:

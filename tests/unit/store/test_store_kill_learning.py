@@ -106,13 +106,25 @@ def check_feedback(data: DataFolder, acknowledged: Acknowledged) -> None:
 
 
 def check_forgotten(data: DataFolder, acknowledged: Acknowledged) -> None:
-    for feedback_id in acknowledged["forgotten"]:
+    forgotten = list(acknowledged["forgotten"])
+    missing = [key for key in forgotten if not is_known(data, key)]
+    assert missing == forgotten[: len(missing)], "of refusals, too, the oldest go"
+    refused = [key for key in acknowledged["forgetting"] if is_known(data, key)]
+    assert not missing or len(refused) >= MAX_SAMPLES
+    for feedback_id in forgotten[len(missing) :]:
         assert data.feedback.get(feedback_id).messages is None
         with pytest.raises(StateError, match=f"was deleted: {feedback_id}"):
             add_feedback(data, acknowledged["feedback"][feedback_id])
     for feedback_id in acknowledged["dropped"]:
-        with pytest.raises(UnknownObjectError):
-            data.feedback.get(feedback_id)
+        assert not is_known(data, feedback_id)
+
+
+def is_known(data: DataFolder, feedback_id: str) -> bool:
+    try:
+        data.feedback.get(feedback_id)
+    except UnknownObjectError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("line", sorted(random.Random(4).sample(range(1, LINES), 14)))
