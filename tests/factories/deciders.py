@@ -41,6 +41,7 @@ class RecordedTrainer:
         self.half_done: tuple[Any, ...] = ()
         """Events of a step that was half taken."""
         self.error: Exception | None = None
+        self.is_watching = False
 
     def add(self, job):
         self.adapters += (job.name,)
@@ -54,8 +55,11 @@ class RecordedTrainer:
     def reset(self, adapter, new):
         self._do("reset", adapter, new)
 
-    def promoted(self, adapter, version, state, previous, previous_state):
-        self._do("promoted", adapter, version, previous)
+    def watch(self, adapter, watch):
+        self.calls.append(("watch", adapter, watch.active, watch.previous))
+
+    def unwatch(self, adapter):
+        self.calls.append(("unwatch", adapter))
 
     def allot(self, time_shares, tokens_per_step):
         self._do("allot", time_shares, tokens_per_step)
@@ -97,6 +101,23 @@ class RecordedTrainer:
     def redirections(self):
         return [call for call in self.calls if call[0] in ("rebase", "reset")]
 
+    @property
+    def watched(self):
+        """What is watched now, by adapter: the version, and the one before it."""
+        watched = {}
+        for name, adapter, *versions in (c for c in self.calls if c[0] in ("watch", "unwatch")):
+            watched.pop(adapter, None)
+            if name == "watch":
+                watched[adapter] = tuple(versions)
+        return watched
+
+
+class NamedWatches:
+    """Makes watches that know the names of what they watch and nothing else."""
+
+    def over(self, adapter, version, state, previous, previous_state):
+        return SimpleNamespace(active=version, previous=previous)
+
 
 class World:
     """Deciders about adapter ``a`` with a real store; ``handle`` plays the loop's part."""
@@ -114,6 +135,7 @@ class World:
         self.on_refresh = lambda: None
         self.deciders = build_deciders(
             self.trainer,
+            NamedWatches(),
             self.store,
             self.archive,
             ReplicaMetrics("tiny", Objectives()),

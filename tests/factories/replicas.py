@@ -47,7 +47,7 @@ from collm.types import Request, RequestId, SamplingParams, TokenEvent, VersionI
 from factories.archives import InstantArchive, job_record
 from factories.checkpoints import VOCAB_SIZE
 from factories.engines import Engine, random_adapter
-from factories.training import gate_config, lessons, make_job
+from factories.training import gate_config, lessons, make_job, make_watches
 
 BASE_MODEL = "tiny"
 QUANTUM_S = STEP_S = 0.001
@@ -286,6 +286,7 @@ def build_rig(
     board = Board(engine.scheduler, engine.blocks, engine.store, metrics, clock)
     deciders = build_deciders(
         trainer,
+        make_watches(engine.decoder),
         engine.store,
         archive,
         metrics,

@@ -33,6 +33,7 @@ from collm.training.microbatch import pack
 from collm.training.passes import Activations, Pass
 from collm.training.samples import TokenSample
 from collm.training.trainer import Trainer
+from collm.training.watches import Watches
 from factories.checkpoints import Family, tiny_checkpoint
 
 
@@ -192,6 +193,10 @@ def make_job(
         0.04,
         activations,
     )
+
+
+def make_watches(decoder: Decoder, error: float = 0.01) -> Watches:
+    return Watches(decoder, FixedSizes(), 0.04, error)
 
 
 def run_until(

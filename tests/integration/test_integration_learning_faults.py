@@ -7,12 +7,20 @@ from dataclasses import replace
 import pytest
 
 from collm.pacing.quanta import QuantumKind
-from collm.replica.inbox import AddJob, AddSamples, PauseJob, RemoveSample, ResumeJob
+from collm.replica.inbox import (
+    AddJob,
+    AddSamples,
+    CancelJob,
+    PauseJob,
+    RemoveSample,
+    ResumeJob,
+)
 from collm.store.jobs import JobStatus
 from collm.training import examiner, stream
 from collm.training.microbatch import pack
 from factories.archives import job_record
 from factories.checkpoints import tiny_checkpoint
+from factories.deciders import held_out_report
 from factories.engines import build_engine, random_tokens
 from factories.replicas import RIGHT_ANSWER, build_rig, greedy, learnable_job
 from factories.training import gate_config, job_config, lessons, make_job, mean_loss, taught_state
@@ -120,6 +128,28 @@ def test_an_earlier_step_that_was_better_stays_served_when_the_last_one_is_worse
     served = losses[rig.store.active("tutor")]
     assert served == min(losses.values())
     assert served < last
+
+
+@pytest.mark.parametrize("message", [CancelJob, PauseJob])
+def test_a_version_is_rolled_back_when_feedback_proves_it_worse_though_its_job_learns_no_more(
+    rig, message
+):
+    good, bad = (
+        taught_state(rig.engine.decoder, taught) for taught in (RIGHT_ANSWER, WRONG_ANSWER)
+    )
+    rig.run_until(ask_for(rig, "tutor", "good", good).done)
+    start(rig, job_config("tutor"), lessons(60, RIGHT_ANSWER, seed=1))
+    rig.learner.handle([replace(held_out_report(candidate=bad), adapter="tutor")])
+    rig.run_until(lambda: rig.store.active("tutor") == "tutor@1")
+    reply = Future()
+    rig.inbox.put(message(adapter="tutor", job_id="ftjob-7", reply=reply))
+    rig.run_until(reply.done)
+    num_steps = progress(rig)["step"]
+    rig.inbox.put(AddSamples("tutor", lessons(40, RIGHT_ANSWER, seed=9)))
+    rig.run_until(lambda: rig.store.active("tutor") == "tutor@good")
+    row = "rolled back to tutor@good: regression on live feedback"
+    assert rig.archive.folder.log[-1] == row
+    assert progress(rig)["step"] == num_steps, "nothing was learned meanwhile"
 
 
 def test_a_fresh_sample_waits_for_no_step_but_is_in_the_next_micro_batch(rig, monkeypatch):

@@ -78,6 +78,29 @@ def test_request_that_comes_in_the_midst_of_a_quantum_waits_for_that_one_alone(c
     assert set(waited) == {1}
 
 
+def test_checkpoint_is_taken_though_serving_leaves_no_time_for_training(checkpoint):
+    rig = learning_rig(checkpoint)
+
+    def step():
+        return rig.learner.snapshot()["tutor"]["step"]
+
+    rig.run_until(lambda: step() >= 2)
+    rig.step()
+    taken_at = step()
+    rig.archive.snapshots.clear()
+    rig.engine.prefill_limit.num_tokens = 2
+    rig.submit(*(greedy(f"r{number}", random_tokens(150, number)) for number in range(3)))
+    rig.run_until(lambda: rig.engine.scheduler.num_running > 0)
+    rig.trainer.ran.clear()
+    rig.clock.advance(1.1)  # past the interval between checkpoints
+    for _ in range(20):
+        rig.step()
+    assert {quantum.kind for quantum in rig.trainer.ran} == {QuantumKind.SNAPSHOT}
+    assert len(rig.trainer.ran) == 3, "one, and nothing changed since"
+    (snapshot,) = rig.archive.snapshots
+    assert int(snapshot.meta["num_steps"]) >= taken_at
+
+
 def test_training_leaves_what_is_served_bit_identical(checkpoint):
     """The same prompt under the same version, with logprobs, before and after optimizer steps."""
     rig = learning_rig(checkpoint, num_slots=6)

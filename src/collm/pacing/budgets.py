@@ -78,6 +78,9 @@ class ObjectiveBudget:
     Credit pays for quanta that slack does not cover: any number within the gap rule, and one
     per pause even when the next step alone breaks that rule, or else the guarantee were none.
 
+    A snapshot is owed: one quantum of it runs per pause, whatever waits. It comes a few times a
+    minute at most, and without it there were no saying how much training a kill may cost.
+
     All quanta are cut for ``max_quantum_s``, so a longer bound was learned on a bad day. When no
     quantum has run for a second, such a one counts as ``max_quantum_s``: measuring again corrects
     a stale bound, where refusing forever would keep it.
@@ -178,6 +181,8 @@ class ObjectiveBudget:
 
     def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
         """Whether this quantum may run now; changes nothing."""
+        if quantum.kind is QuantumKind.SNAPSHOT and self._num_ran == 0:
+            return True
         if inbox.has_messages():
             return False
         return self._is_idle or self._is_free(quantum) or self._is_paid(quantum)

@@ -17,6 +17,7 @@ from collm.replica.round_member import RoundMember
 from collm.replica.swap import Swap
 from collm.replica.version_desk import VersionDesk
 from collm.training.trainer import Trainer
+from collm.training.watches import Watches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,7 @@ class Deciders:
 
 def build_deciders(
     trainer: Trainer,
+    watches: Watches,
     adapters: AdapterStore,
     archive: Archive,
     metrics: ReplicaMetrics,
@@ -55,7 +57,7 @@ def build_deciders(
 
     ``name`` is the replica's.
     """
-    jobs = JobDesk(trainer, adapters, archive, metrics, board.refresh)
+    jobs = JobDesk(trainer, watches, adapters, archive, metrics, board.refresh)
 
     round_board = RoundBoard()
     rounds = RoundMember(name, trainer, archive, round_board, clock)
@@ -84,6 +86,7 @@ def build_deciders(
         metrics,
         is_training=jobs.is_training,
         on_swap=on_swap,
+        on_unload=trainer.unwatch,
         on_change=board.refresh,
     )
     allotments = Allotments(trainer, credit, clock)

@@ -145,7 +145,7 @@ class FeedbackDesk:
         if job is not None and weight > 0:
             self._builder.check_text(job, messages)
         feedback = self._keep(data, response, request, messages, weight)
-        if job is not None and weight > 0:
+        if weight > 0:  # what no job learns may still say how the served version does
             samples = self._builder.encode_feedback(job, [feedback])
             self._inbox.put(AddSamples(response.adapter, samples))
         return feedback

@@ -49,6 +49,10 @@ share may not change with it. 30 pieces of feedback leave the 6 that can prove s
 the 24 that a trial wants."""
 
 
+_WATCHED_TOKENS = 1024
+"""Longest feedback, prompt and answer, that versions are watched on while no job learns it."""
+
+
 @dataclass(frozen=True, slots=True)
 class BuiltJob:
     """A job ready to be trained."""
@@ -162,10 +166,13 @@ class JobBuilder:
             ) from error
 
     def encode_feedback(
-        self, record: JobRecord, feedback: Iterable[Feedback]
+        self, record: JobRecord | None, feedback: Iterable[Feedback]
     ) -> tuple[TokenSample, ...]:
-        """Return the samples that feedback makes for a job; without what does not fit it."""
-        config = self.config(record)
+        """Return the samples that feedback makes for a job; without what does not fit it.
+
+        Without a job they are for the watch over what is served.
+        """
+        max_tokens = _WATCHED_TOKENS if record is None else self.config(record).micro_batch_tokens
         samples = []
         for item in feedback:
             assert item.messages is not None
@@ -176,13 +183,9 @@ class JobBuilder:
                 learned=_answer_of(item.messages),
             )
             try:
-                samples.append(
-                    encode_sample(
-                        conversation, self._tokenizer, max_tokens=config.micro_batch_tokens
-                    )
-                )
+                samples.append(encode_sample(conversation, self._tokenizer, max_tokens=max_tokens))
             except RequestError as error:
-                _log.warning("%s is not learned: %s", item.feedback_id, error)
+                _log.warning("%s is not used: %s", item.feedback_id, error)
         return tuple(samples)
 
     def _job(

@@ -1,5 +1,6 @@
 """From training's events to published, promoted versions and to what people can read about it."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -37,6 +38,8 @@ from collm.training.events import (
     TrainReport,
 )
 from collm.training.trainer import Trainer
+
+_log = logging.getLogger(__name__)
 
 _REASONS = {
     Verdict.WORSE: "worse on held-out samples",
@@ -102,6 +105,7 @@ class Learner:
                 case ShadowReset():
                     self._shadow_reset(event)
                 case Regression():
+                    self._trainer.unwatch(event.adapter)
                     self._on_regression(event.adapter, event.numbers)
                 case JobFinished():
                     self._jobs.begin_finish(event.adapter)
@@ -131,11 +135,9 @@ class Learner:
             case ResumeJob():
                 self._jobs.resume(message)
             case AddSamples(adapter, samples):
-                if self._jobs.is_training(adapter):
-                    self._trainer.add_samples(adapter, samples)
+                self._trainer.add_samples(adapter, samples)
             case RemoveSample(adapter, sample_id):
-                if self._jobs.is_training(adapter):
-                    self._trainer.remove_sample(adapter, sample_id)
+                self._trainer.remove_sample(adapter, sample_id)
 
     def tend(self) -> None:
         """Move on what waits; called once per step."""
@@ -155,8 +157,12 @@ class Learner:
         self.handle(self._trainer.snapshot_now())
 
     def training_failed(self, adapter: str, error: Exception) -> None:
-        """Go on without an adapter's training; what it has published stays."""
-        self._jobs.fail(adapter, error)
+        """Go on without an adapter's training, or watch; what it has published stays."""
+        if self._trainer.is_watching:
+            _log.error("the watch over %s failed and has ended", adapter, exc_info=error)
+            self._trainer.unwatch(adapter)
+        else:
+            self._jobs.fail(adapter, error)
 
     def snapshot(self) -> dict[str, dict[str, object]]:
         """Return what became of each adapter here, ready for JSON."""

@@ -20,7 +20,12 @@ from collm.replica.job_builder import JobBuilder, conversation_of
 from collm.replica.learner import Learner
 from collm.replica.library import Library
 from collm.replica.outlook import LONE_REPLICA, Outlook
-from collm.replica.restore import restore_jobs, restore_versions, update_configured_jobs
+from collm.replica.restore import (
+    restore_jobs,
+    restore_versions,
+    restore_watches,
+    update_configured_jobs,
+)
 from collm.replica.retention import Retention
 from collm.replica.round_board import RoundBoard
 from collm.replica.settings import ReplicaSettings, SampleSets
@@ -29,6 +34,7 @@ from collm.replica.writer import Writer
 from collm.store.data_folder import DataFolder
 from collm.training.samples import TokenSample, prepare_general
 from collm.training.trainer import Trainer
+from collm.training.watches import Watches
 
 _log = logging.getLogger(__name__)
 _UPKEEP_INTERVAL_S = 60.0
@@ -95,8 +101,15 @@ def build_learning(
         checkpoint_interval_s=settings.training.checkpoint_interval_s,
     )
     name = settings.name or LONE_REPLICA
+    watches = Watches(
+        engine.decoder,
+        engine.pacing.quantum_cost,
+        settings.pacing.max_quantum_s,
+        settings.training.gate.watch_error,
+    )
     deciders = build_deciders(
         trainer,
+        watches,
         engine.adapters,
         disk.archive,
         metrics,
@@ -108,6 +121,7 @@ def build_learning(
     )
     builder = _builder(engine, disk, settings, samples)
     update_configured_jobs(disk.data, settings.training.jobs)
+    restore_watches(deciders.jobs, disk.data)
     restore_jobs(deciders.jobs, builder, disk.data)
     return LearningParts(
         trainer=trainer,

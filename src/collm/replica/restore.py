@@ -63,6 +63,17 @@ def _keep(adapters: AdapterStore, library: Library, version: VersionId) -> None:
         _log.error("%s is pinned and not served: %s", version, error)
 
 
+def restore_watches(jobs: JobDesk, data: DataFolder) -> None:
+    """Go on watching what jobs made last, ended ones too, where it is served.
+
+    Jobs that train on take the watches over.
+    """
+    made = data.jobs.results()
+    for adapter, version in data.decisions.active().items():
+        if version in made:
+            jobs.watch_again(adapter, version)
+
+
 def restore_jobs(jobs: JobDesk, builder: JobBuilder, data: DataFolder) -> None:
     """Let every job that has not ended train on, paused ones after a while.
 

@@ -51,6 +51,7 @@ class VersionDesk:
         *,
         is_training: Callable[[str], bool],
         on_swap: Callable[[Swap], None],
+        on_unload: Callable[[str], None],
         on_change: Callable[[], None],
     ) -> None:
         """Change what ``adapters`` serve.
@@ -62,6 +63,7 @@ class VersionDesk:
             metrics: Counts promotions.
             is_training: Whether an adapter, by name, has a job.
             on_swap: Called when another version is active.
+            on_unload: Called with an adapter that is served no more.
             on_change: Called when names came or went otherwise.
         """
         self._promotions = promotions
@@ -70,6 +72,7 @@ class VersionDesk:
         self._metrics = metrics
         self._is_training = is_training
         self._on_swap = on_swap
+        self._on_unload = on_unload
         self._on_change = on_change
 
     def receive(self, message: VersionMessage) -> None:
@@ -193,6 +196,7 @@ class VersionDesk:
             tell(reply, error)
             return
         self._promotions.forget(adapter, "the adapter was unloaded")
+        self._on_unload(adapter)
         self._metrics.unloaded(adapter)
         _log.info("%s is unloaded", adapter)
         self._on_change()

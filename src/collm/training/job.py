@@ -12,16 +12,13 @@ from torch import Tensor
 
 from collm.gate.config import GateConfig
 from collm.gate.trial import Verdict
-from collm.gate.watch import Watch
 from collm.lora.state import AdapterState, initial_state
 from collm.model.decoder import Decoder
 from collm.pacing.quanta import Quantum, QuantumKind
 from collm.training.config import JobConfig
 from collm.training.corpus import Corpus
 from collm.training.events import (
-    HeldOutReport,
     JobFinished,
-    Regression,
     ShadowReset,
     TrainingEvent,
     TrainingSnapshot,
@@ -33,7 +30,6 @@ from collm.training.measuring import Limits, Meter, QuantumSizes
 from collm.training.passes import Activations
 from collm.training.samples import TokenSample
 from collm.training.snapshots import Program, Snapshots
-from collm.types import BASE, VersionId
 
 _GIVE_WAY_AFTER = 4
 """Evaluations that may come due during a trial before it must be on course to go on."""
@@ -106,23 +102,21 @@ class Job:
         if self._learning.is_step_due:
             return self._step()
         if self._learning.has_gradient:
-            return self._snapshots.amid(self._learn())
+            return self._learn()
         if self._can_evaluate():
-            return self._snapshots.amid(self._evaluate())
-        if self._snapshots.is_due:
-            return self._snapshots.program()
+            return self._evaluate()
         if self._watch is not None and self._can_compare(self._watch):
-            return self._snapshots.amid(self._compare(self._watch))
+            return self._compare(self._watch)
         if self._is_over() or not self._stream.has_next:
             return None
-        return self._snapshots.amid(self._learn())
+        return self._learn()
 
     def took(self, kind: QuantumKind, seconds: float) -> None:
         """Note how long a quantum of this job took."""
         self._examiner.took(kind, seconds)
 
     def snapshot_program(self) -> Program | None:
-        """Return the snapshot that was asked for, if it can be taken; nothing else is done."""
+        """Return the snapshot that was asked for, if it can be taken; not amid a step."""
         is_possible = self._snapshots.is_due and self._new_base is None
         return self._snapshots.program() if is_possible else None
 
@@ -163,16 +157,14 @@ class Job:
         """
         self._learning.drop_gradient()
 
-    def promoted(
-        self,
-        version: VersionId,
-        state: AdapterState,
-        previous: VersionId | None,
-        previous_state: AdapterState | None,
-    ) -> None:
-        """Watch a promoted version on fresh feedback, against the one before it or the base."""
-        watch = Watch(self._gate.watch_error, previous or BASE, version)
-        self._watch = FeedbackWatch(watch, state, previous_state or self._fresh(), self._meter)
+    def take_watch(self, watch: FeedbackWatch) -> None:
+        """Watch a promoted version from now on, as far as its comparing can be afforded."""
+        self._watch = watch
+
+    def give_watch(self) -> FeedbackWatch | None:
+        """Watch nothing any more; return what was found until now, if there was a watch."""
+        watch, self._watch = self._watch, None
+        return watch
 
     def rebase(self, old: AdapterState | None, new: AdapterState) -> None:
         """Carry what was learned since ``old`` over to ``new``, which is served from now on.
@@ -190,7 +182,7 @@ class Job:
         """
         state = state or self._fresh()
         self.drop_gradient()
-        self._new_base = self._watch = None
+        self._new_base = None
         self._state.restart(state)
         self._examiner.serve(state)
         self._moved(is_ahead=False)
@@ -305,18 +297,10 @@ class Job:
         found = yield from self._examiner.go_on(is_last=self._is_over())
         if found is None:
             return
+        self.events.append(found.told(self.name))
         verdict = found.report.verdict
-        is_better = verdict is Verdict.BETTER
-        if is_better:
+        if verdict is Verdict.BETTER:
             self._is_ahead = self.num_steps > found.step
-        self.events.append(
-            HeldOutReport(
-                adapter=self.name,
-                step=found.step,
-                report=found.report,
-                candidate=found.candidate if is_better else None,
-            )
-        )
         if verdict is Verdict.NOT_FINITE or self._examiner.is_hopeless:
             yield Quantum(QuantumKind.STAGE, self._state.layout.num_parameters, 1, self.name)
             self._start_over(
@@ -331,9 +315,7 @@ class Job:
         num_steps_behind = _GIVE_WAY_AFTER * self.config.evaluate_every
         found = self._examiner.give_way(self.num_steps - num_steps_behind)
         if found is not None:
-            report = found.report
-            event = HeldOutReport(adapter=self.name, step=found.step, report=report, candidate=None)
-            self.events.append(event)
+            self.events.append(found.told(self.name))
 
     def _start_over(self, reason: str) -> None:
         """Throw the shadow away and go on from what is served."""
@@ -345,12 +327,10 @@ class Job:
 
     def _compare(self, watch: FeedbackWatch) -> Program:
         """Measure the promoted version and the one before it on fresh feedback."""
-        batch = watch.take()
-        self._examiner.spend(2 * batch.num_tokens)
-        yield from watch.compare(batch)
-        if watch.has_regressed:
-            self._watch = None
-            self.events.append(Regression(adapter=self.name, numbers=watch.numbers()))
+        num_rows = yield from watch.compare()
+        self._examiner.spend(num_rows)
+        if (verdict := watch.verdict()) is not None:
+            self.events.append(verdict)
 
     def _copy(self) -> Generator[Quantum, None, int]:
         """Copy the state as of the last step, and where its data goes on from there."""

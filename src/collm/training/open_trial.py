@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from collm.gate.trial import Trial, TrialReport
+from collm.gate.trial import Trial, TrialReport, Verdict
 from collm.lora.state import AdapterState
+from collm.training.events import HeldOutReport
 from collm.training.measuring import Measured, paired
 from collm.training.passes import Operand
 from collm.training.samples import TokenSample
@@ -47,3 +48,13 @@ class FinishedTrial:
     step: int
     """Optimizer steps that it took."""
     report: TrialReport
+
+    def told(self, adapter: str) -> HeldOutReport:
+        """Return what is told of it; the candidate goes along if it is proven better."""
+        is_better = self.report.verdict is Verdict.BETTER
+        return HeldOutReport(
+            adapter=adapter,
+            step=self.step,
+            report=self.report,
+            candidate=self.candidate if is_better else None,
+        )

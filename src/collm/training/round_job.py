@@ -114,17 +114,15 @@ class RoundJob:
         if self._new_base is not None:
             return self._rebase(self._new_base)
         if self._comparison is not None:
-            return self._snapshots.amid(self._compare(self._comparison))
+            return self._compare(self._comparison)
         if self._round is not None:
             return self._next_of_round(self._round)
-        if self._snapshots.is_due:
-            return self._snapshots.program()
         if self._is_baseline_due and self.has_held_out:
-            return self._snapshots.amid(self._measure_base())
+            return self._measure_base()
         return None
 
     def snapshot_program(self) -> Program | None:
-        """Return the snapshot that was asked for, if it can be taken; nothing else is done."""
+        """Return the snapshot that was asked for, if it can be taken; not amid a step."""
         is_possible = self._snapshots.is_due and self._new_base is None
         return self._snapshots.program() if is_possible else None
 
@@ -227,8 +225,8 @@ class RoundJob:
         if self._learning.has_gradient and (is_over or self._learning.is_step_due):
             return self._step(open_round)
         if is_over:
-            return self._snapshots.amid(self._report(open_round))
-        return self._snapshots.amid(self._learn(num_left))
+            return self._report(open_round)
+        return self._learn(num_left)
 
     def _learn(self, num_left: int) -> Program:
         yield from self._learning.learn(num_left)

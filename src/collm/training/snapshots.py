@@ -1,4 +1,4 @@
-"""When a job's state is copied for a checkpoint, between its other quanta."""
+"""When a job's state is copied for a checkpoint."""
 
 from collections.abc import Callable, Generator, Iterator
 
@@ -37,10 +37,3 @@ class Snapshots:
         """Take the snapshot that is due."""
         self._saved_at_step = yield from self._take()
         self.is_due = False
-
-    def amid(self, program: Program) -> Program:
-        """Run a program that changes no parameter, with a snapshot in its midst if one is due."""
-        for quantum in program:
-            if self.is_due:
-                yield from self.program()
-            yield quantum

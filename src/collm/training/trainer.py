@@ -4,36 +4,39 @@ from collections.abc import Mapping, Sequence
 
 from collm.clock import Clock
 from collm.lora.state import AdapterState
-from collm.pacing.quanta import Quantum, QuantumKind
+from collm.pacing.quanta import Quantum
 from collm.training.base_version import BaseVersion
 from collm.training.events import TrainingEvent
+from collm.training.feedback_watch import FeedbackWatch
 from collm.training.job import Job
 from collm.training.round_job import RoundJob
 from collm.training.samples import TokenSample
 from collm.training.shares import FairShares
 from collm.training.snapshots import Program
-from collm.types import VersionId
+from collm.training.turns import Turns, Worker
+from collm.training.vigil import Vigil
 
 AnyJob = Job | RoundJob
 """What an adapter learns by: alone, or in rounds."""
 
 
 class Trainer:
-    """Runs jobs in turns of one program (a micro-batch, a step, an evaluation, a snapshot).
+    """Runs jobs in turns of one program (a micro-batch, a step, an evaluation).
 
     The job with the least training time for its weight goes next. Only one micro-batch is in
-    flight, so activations of one micro-batch are held whatever the number of jobs.
+    flight, so activations of one micro-batch are held whatever the number of jobs. A snapshot that
+    was asked for goes before anything else, in the midst of whatever changes no parameter: only so
+    is it sure to come soon where training waits for serving.
     """
 
     def __init__(self, jobs: Sequence[AnyJob], clock: Clock) -> None:
         """Train ``jobs``, whose adapters' names differ."""
         self._jobs: dict[str, AnyJob] = {}
         self._paused: set[str] = set()
+        self._vigils: dict[str, Vigil] = {}
         self._shares = FairShares()
         self._clock = clock
-        self._current: AnyJob | None = None
-        self._program: Program | None = None
-        self._quantum: Quantum | None = None
+        self._turns = Turns()
         for job in jobs:
             self.add(job)
 
@@ -44,38 +47,52 @@ class Trainer:
 
     @property
     def turn(self) -> str | None:
-        """The adapter whose turn it is; if ``peek`` or ``run`` raised, the one that failed."""
-        return None if self._current is None else self._current.name
+        """The adapter whose turn it was; if ``peek`` or ``run`` raised, the one that failed."""
+        latest = self._turns.latest
+        return None if latest is None else latest.name
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether that turn was of a watch without a job."""
+        return isinstance(self._turns.latest, Vigil)
 
     def peek(self) -> Quantum | None:
         """Return what ``run`` would perform; ``None`` when there is nothing to learn."""
-        if self._quantum is None:
-            self._quantum = self._begin_program()
-        return self._quantum
+        if not self._turns.has_snapshot:
+            self._begin_snapshot()
+        if self._turns.quantum is None:
+            self._begin_turn()
+        return self._turns.quantum
 
     def run(self, quantum: Quantum) -> tuple[TrainingEvent, ...]:
         """Perform ``quantum``, which is what ``peek`` returned, and report what it completed."""
-        assert quantum is self._quantum, (quantum, self._quantum)
-        assert self._program is not None
-        assert self._current is not None
-        job, started_s = self._current, self._clock.now_s()
-        self._quantum = next(self._program, None)
+        assert quantum is self._turns.quantum, (quantum, self._turns.quantum)
+        started_s = self._clock.now_s()
+        worker = self._turns.run()
         seconds = self._clock.now_s() - started_s
-        self._shares.spend(job.name, seconds)
-        if isinstance(job, Job):  # a round's comparing is paid for by its plan
-            job.took(quantum.kind, seconds)
-        return _taken(job)
+        self._shares.spend(_key(worker), seconds)
+        if isinstance(worker, Job):  # a round's comparing is paid for by its plan
+            worker.took(quantum.kind, seconds)
+        return _taken(worker)
 
     def add(self, job: AnyJob) -> None:
-        """Train another adapter; its share of time counts from now on."""
+        """Train another adapter; its share of time counts from now on.
+
+        A watch over its version goes on, but for one that others decide about too.
+        """
         assert job.name not in self._jobs, job.name
         self._jobs[job.name] = job
         self._shares.add(job.name, job.config.weight)
+        self._give_watch(job)
 
     def remove(self, adapter: str) -> None:
-        """Train ``adapter`` no more; what it learned since its last snapshot is lost."""
-        if self.turn == adapter:
-            self._current, self._program, self._quantum = None, None, None
+        """Train ``adapter`` no more; what it learned since its last snapshot is lost.
+
+        A watch over its version goes on.
+        """
+        job = self._jobs[adapter]
+        self._turns.drop(job)
+        self._take_watch(job)
         del self._jobs[adapter]
         self._shares.remove(adapter)
         self._paused.discard(adapter)
@@ -97,6 +114,8 @@ class Trainer:
     def pause(self, adapter: str) -> tuple[TrainingEvent, ...]:
         """Let ``adapter`` rest after a snapshot; micro-batches since its last step come again.
 
+        A watch over its version goes on.
+
         Returns:
             What a step that was half taken completed.
         """
@@ -104,11 +123,13 @@ class Trainer:
         job = self._jobs[adapter]
         job.request_snapshot()
         self._paused.add(adapter)
+        self._take_watch(job)
         return _taken(job)
 
     def resume(self, adapter: str) -> None:
         """Let ``adapter`` go on; it is owed nothing for the time of its pause."""
         self._paused.discard(adapter)
+        self._give_watch(self._jobs[adapter])
 
     def is_paused(self, adapter: str) -> bool:
         """Return whether ``adapter`` rests."""
@@ -132,23 +153,32 @@ class Trainer:
         return tuple(events)
 
     def add_samples(self, adapter: str, samples: Sequence[TokenSample]) -> None:
-        """Let ``adapter`` learn from these too, and first."""
-        self._jobs[adapter].add_samples(samples)
+        """Let ``adapter`` learn from these too, and first; no effect without job and watch."""
+        for worker in (self._jobs.get(adapter), self._vigils.get(adapter)):
+            if worker is not None:
+                worker.add_samples(samples)
 
     def remove_sample(self, adapter: str, sample_id: str) -> bool:
-        """Never use a sample again, in learning or judging; return whether it was there."""
-        return self._jobs[adapter].remove_sample(sample_id)
+        """Never use a sample again, in learning or judging; return whether a job had it."""
+        if (vigil := self._vigils.get(adapter)) is not None:
+            vigil.remove_sample(sample_id)
+        job = self._jobs.get(adapter)
+        return job is not None and job.remove_sample(sample_id)
 
-    def promoted(
-        self,
-        adapter: str,
-        version: VersionId,
-        state: AdapterState,
-        previous: VersionId | None,
-        previous_state: AdapterState | None,
-    ) -> None:
-        """Watch ``version`` on fresh feedback against the one before it, or else the base."""
-        self._alone(adapter).promoted(version, state, previous, previous_state)
+    def watch(self, adapter: str, watch: FeedbackWatch) -> None:
+        """Watch a promoted version on fresh feedback, in the place of another one's watch."""
+        self.unwatch(adapter)
+        job = self._jobs.get(adapter)
+        if isinstance(job, Job) and adapter not in self._paused:
+            job.take_watch(watch)
+        else:
+            self._keep_vigil(adapter, watch)
+
+    def unwatch(self, adapter: str) -> None:
+        """Watch the adapter's version no more; no effect on one that is not watched."""
+        self._end_vigil(adapter)
+        if isinstance(job := self._jobs.get(adapter), Job):
+            job.give_watch()
 
     def rebase(self, adapter: str, old: AdapterState | None, new: AdapterState) -> None:
         """Let ``adapter`` go on from ``new``, keeping what it learned since ``old``."""
@@ -199,33 +229,62 @@ class Trainer:
         assert isinstance(job, Job), adapter
         return job
 
-    def _begin_program(self) -> Quantum | None:
-        """Return the first quantum of the program whose turn it is."""
-        programs: dict[str, Program] = {}
-        for name, job in self._jobs.items():
-            self._current, self._program = job, None  # whose turn it is, should this raise
-            is_paused = name in self._paused
-            program = job.snapshot_program() if is_paused else job.next_program()
+    def _begin_turn(self) -> None:
+        """Begin the program whose turn it is, if there is anything to do."""
+        awake = [job for name, job in self._jobs.items() if name not in self._paused]
+        programs: dict[str, tuple[Worker, Program]] = {}
+        for worker in (*awake, *self._vigils.values()):
+            self._turns.latest = worker  # whose turn it is, should this raise
+            if (program := worker.next_program()) is not None:
+                programs[_key(worker)] = worker, program
+        self._turns.latest = None
+        if programs:
+            self._turns.begin(*programs[self._shares.choose(programs)])
+
+    def _begin_snapshot(self) -> None:
+        """Begin a snapshot that is due and can be taken now, if there is one."""
+        for job in self._jobs.values():
+            program = None if self._turns.is_amid_step(job) else job.snapshot_program()
             if program is not None:
-                programs[name] = program
-        self._current = None
-        if not programs:
-            return None
-        name = self._shares.choose(programs)
-        self._current, self._program = self._jobs[name], programs[name]
-        return next(self._program)
+                self._turns.interrupt(job, program)
+                return
 
     def _drop_program(self, adapter: str) -> None:
-        if self.turn == adapter:
-            if self._quantum is not None and self._quantum.kind is QuantumKind.OPTIMIZER:
-                # Half a step is no step: apply the rest, which is short.
-                for _ in self._program or ():
-                    pass
-            self._current, self._program, self._quantum = None, None, None
-        self._jobs[adapter].drop_gradient()
+        job = self._jobs[adapter]
+        self._turns.drop(job)
+        job.drop_gradient()
+
+    def _take_watch(self, job: AnyJob) -> None:
+        """Go on with the watch of a job that does not any more."""
+        if isinstance(job, Job) and (watch := job.give_watch()) is not None:
+            self._keep_vigil(job.name, watch)
+
+    def _give_watch(self, job: AnyJob) -> None:
+        """Let a job go on with the watch that there was without it."""
+        watch = self._end_vigil(job.name)
+        if watch is not None and isinstance(job, Job):
+            job.take_watch(watch)
+
+    def _keep_vigil(self, adapter: str, watch: FeedbackWatch) -> None:
+        self._vigils[adapter] = vigil = Vigil(adapter, watch)
+        self._shares.add(_key(vigil), vigil.weight)
+
+    def _end_vigil(self, adapter: str) -> FeedbackWatch | None:
+        """End a watch without a job; return what it found until now, if there was one."""
+        vigil = self._vigils.pop(adapter, None)
+        if vigil is None:
+            return None
+        self._shares.remove(_key(vigil))
+        self._turns.drop(vigil)
+        return vigil.watch
 
 
-def _taken(job: AnyJob) -> tuple[TrainingEvent, ...]:
-    """Return what a job completed and has not been told yet."""
-    events, job.events = tuple(job.events), []
+def _key(worker: Worker) -> str:
+    """Return the name that a worker's share of time goes by; no adapter is called like a watch."""
+    return f"watch of {worker.name}" if isinstance(worker, Vigil) else worker.name
+
+
+def _taken(worker: Worker) -> tuple[TrainingEvent, ...]:
+    """Return what a worker completed and has not been told yet."""
+    events, worker.events = tuple(worker.events), []
     return events

@@ -137,6 +137,18 @@ def test_a_waiting_message_stops_quanta_whatever_the_slack(kind: type[ObjectiveB
     assert not bench.budget.allows(QUANTUM, FULL)
 
 
+@BOTH
+def test_one_snapshot_quantum_runs_per_pause_whatever_waits(kind: type[ObjectiveBudget]) -> None:
+    bench = Bench(kind)
+    snapshot = Quantum(QuantumKind.SNAPSHOT, 1_000)
+    for _ in range(3):
+        bench.begin(bench.decoding(slack_s=0.0), bench.waiting())
+        assert not bench.budget.allows(QUANTUM, EMPTY)
+        assert bench.budget.allows(snapshot, FULL)
+        bench.budget.spent(snapshot, 0.01, bench.clock.now_s())
+        assert not bench.budget.allows(snapshot, EMPTY)
+
+
 @pytest.mark.parametrize(
     ("slack_s", "since_token_s", "num_latency", "num_objective"),
     [

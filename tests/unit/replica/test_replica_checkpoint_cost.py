@@ -22,7 +22,7 @@ from collm.replica.writer import Writer
 from collm.store.checkpoints import CheckpointStore
 from collm.store.data_folder import DataFolder
 from collm.training.trainer import Trainer
-from factories.training import job_config, make_job, tiny_decoder
+from factories.training import job_config, make_job, make_watches, tiny_decoder
 
 INTERVAL_S = 5.0
 QUANTUM_S = 0.01
@@ -47,6 +47,7 @@ class Rig:
         bank = AdapterBank(layout, 3, torch.float32, torch.device("cpu"))
         self.learner = build_deciders(
             self.trainer,
+            make_watches(decoder),
             AdapterStore(bank, "tiny", lambda version: None),
             self.archive,
             ReplicaMetrics("tiny", Objectives()),

@@ -5,13 +5,26 @@ import asyncio
 import pytest
 
 from collm.errors import RequestError, StateError, UnknownObjectError
+from collm.lora.peft_folder import save_peft
+from collm.lora.state import AdapterState
+from collm.model.checkpoint import Checkpoint
 from collm.replica import job_builder
 from collm.replica.config import ReplicaConfig
 from collm.server.adapter_backend import FeedbackRequest
+from collm.store.data_folder import DataFolder
+from collm.store.jobs import JobStatus
 from collm.store.responses import StoredResponse
 from collm.training.corpus import open_corpus
+from collm.types import VersionId
 from factories.checkpoints import tiny_checkpoint
-from factories.replicas import learning, open_tiny_replica, wait_until
+from factories.engines import random_adapter
+from factories.replicas import (
+    BASE_MODEL,
+    learning,
+    open_tiny_replica,
+    publish_on_disk,
+    wait_until,
+)
 
 PROMPT = ({"role": "user", "content": "Number 7?"},)
 
@@ -230,6 +243,42 @@ def test_answers_beyond_what_may_wait_for_the_disk_are_dropped(replica, monkeypa
     for number in range(3):
         record(replica, f"r{number}")
     assert len(replica.feedback._pending) == 2
+
+
+def test_feedback_rolls_back_what_an_ended_job_promoted_also_after_a_restart(
+    opened, checkpoint, tmp_path
+):
+    publish_on_disk(checkpoint, tmp_path, 1, num_promoted=1)
+    base = Checkpoint(checkpoint)
+    wild = random_adapter(base.spec, seed=2)
+    wild = AdapterState(wild.layout, 8 * wild.flat)  # worse than whatever was before
+    with DataFolder(tmp_path, max_versions=100, now_s=lambda: 0.0) as data:
+        data.versions.publish(
+            "tutor",
+            "2",
+            digest=wild.digest(),
+            base_digest=base.digest,
+            rank=wild.layout.rank,
+            metadata={},
+            write=lambda folder: save_peft(wild, folder, BASE_MODEL),
+        )
+        data.decisions.promote(VersionId("tutor@2"), "better on held-out samples", {})
+        job = data.jobs.add(adapter="tutor", settings={}, is_continuous=False)
+        data.jobs.change(job.job_id, status=JobStatus.SUCCEEDED, result=VersionId("tutor@2"))
+    replica = opened()
+
+    def active():
+        return [info.version for info in replica.client.versions() if info.is_active]
+
+    assert active() == ["tutor@2"]
+    for number in range(40):
+        record(replica, f"r{number}")
+        add(replica, f"r{number}", answer=f"It is odd, as {number} says.")
+    wait_until(lambda: active() == ["tutor@1"])
+    row = do(replica.adapters.history("tutor"))[-1]
+    assert (row.kind, row.version, row.previous) == ("rollback", "tutor@1", "tutor@2")
+    assert row.reason == "regression on live feedback"
+    assert row.numbers["active_loss"] > row.numbers["previous_loss"]
 
 
 def test_job_that_starts_later_learns_from_feedback_that_is_there(opened, corpora):

@@ -7,7 +7,14 @@ import pytest
 
 from collm.errors import StateError, UnknownAdapterError
 from collm.gate.trial import Verdict
-from collm.replica.inbox import AddSamples, CancelJob, PauseJob, RemoveSample, ResumeJob
+from collm.replica.inbox import (
+    AddSamples,
+    CancelJob,
+    PauseJob,
+    RemoveSample,
+    ResumeJob,
+    Unload,
+)
 from collm.store.jobs import JobStatus
 from collm.training.events import (
     BaselineReport,
@@ -106,30 +113,76 @@ def restarted(num_promoted, result):
     for seed in range(1, num_promoted + 1):
         world.promote_learned(seed)
     send(world, CancelJob)
-    world.folder.changes.clear()
     world.trainer.calls.clear()
-    world.add_job(base=world.active, result=result)
+    world.deciders.jobs.watch_again("a", result)
     return world
 
 
 @pytest.mark.parametrize(("num_promoted", "previous"), [(1, None), (2, "a@1")])
 def test_version_that_a_job_promoted_is_watched_again_after_a_restart(num_promoted, previous):
     world = restarted(num_promoted, result=f"a@{num_promoted}")
-    assert world.trainer.calls == [("promoted", "a", f"a@{num_promoted}", previous)]
+    assert world.trainer.watched == {"a": (f"a@{num_promoted}", previous)}
 
 
 def test_version_that_was_not_the_jobs_or_has_none_before_it_is_not_watched():
-    assert restarted(2, result="a@1").trainer.calls == []
-    assert restarted(2, result=None).trainer.calls == []
+    assert restarted(2, result="a@1").trainer.watched == {}
     world = World()
     for seed in (1, 2, 3):
         world.promote_learned(seed)
     world.roll_back()
+    world.deciders.jobs.watch_again("a", "a@2")
+    assert world.trainer.watched == {}
+
+
+def test_what_a_job_promoted_is_watched_and_what_somebody_chose_is_not():
+    world = World()
+    world.promote_learned(1)
+    assert world.trainer.watched == {"a": ("a@1", None)}
+    world.promote_learned(2)
+    assert world.trainer.watched == {"a": ("a@2", "a@1")}
+    world.ask(9, 9)
+    assert world.trainer.watched == {}
+    world.promote_learned(3)
+    world.roll_back()
+    assert world.trainer.watched == {}
+
+
+def test_watch_outlives_its_job_and_ends_with_the_adapter():
+    world = World()
+    world.promote_learned(1)
     send(world, CancelJob)
-    world.folder.changes.clear()
-    world.trainer.calls.clear()
-    world.add_job(base="a@2", result="a@2")
-    assert world.trainer.calls == []
+    assert world.trainer.watched == {"a": ("a@1", None)}
+    reply = Future()
+    world.put(Unload("a", reply))
+    assert reply.result(0) is None
+    assert world.trainer.watched == {}
+
+
+def test_candidate_that_is_on_record_when_its_job_ends_is_watched():
+    world = World()
+    world.learn(1)
+    world.worker.is_held = True
+    world.turn()
+    world.worker.write_held()
+    world.handle()
+    send(world, CancelJob)
+    while world.worker.num_held:
+        world.worker.write_held()
+    world.worker.is_held = False
+    world.handle()
+    world.turn()
+    assert world.trainer.adapters == ()
+    assert world.active == "a@1", "its promotion was being recorded"
+    assert world.trainer.watched == {"a": ("a@1", None)}
+
+
+def test_watch_that_fails_ends_alone():
+    world = World()
+    world.promote_learned(1)
+    world.trainer.is_watching = True
+    world.learner.training_failed("a", RuntimeError("no memory"))
+    assert world.trainer.adapters == ("a",)
+    assert world.trainer.watched == {}
 
 
 def test_job_built_before_the_first_version_was_taken_back_begins_afresh():
@@ -218,7 +271,7 @@ def test_job_that_was_not_added_yet_is_cancelled_in_its_row():
     assert world.trainer.adapters == ("a",)
 
 
-def test_samples_go_to_a_job_that_runs_and_nowhere_without_one():
+def test_samples_go_to_training_whether_a_job_runs_or_a_watch_alone():
     world = World()
     world.put(AddSamples("a", ("sample",)))
     world.put(RemoveSample("a", "fb-1"))
@@ -226,9 +279,9 @@ def test_samples_go_to_a_job_that_runs_and_nowhere_without_one():
         ("add samples", "a", ("sample",)),
         ("remove sample", "a", "fb-1"),
     ]
-    world.put(AddSamples("b", ("sample",)))
-    world.put(RemoveSample("b", "fb-1"))
-    assert len(world.trainer.calls) == 2
+    send(world, CancelJob)
+    world.put(AddSamples("a", ("sample",)))
+    assert world.trainer.calls[-1] == ("add samples", "a", ("sample",))
 
 
 def test_promotion_is_a_checkpoint_of_its_job_and_is_watched():
@@ -237,7 +290,7 @@ def test_promotion_is_a_checkpoint_of_its_job_and_is_watched():
     world.promote_learned(4)
     assert world.folder.job_checkpoints == [("a@1", 4)]
     assert row(world)["result"] == "a@1"
-    assert world.trainer.calls == [("promoted", "a", "a@1", None)]
+    assert world.trainer.calls == [("watch", "a", "a@1", None)]
 
 
 @pytest.mark.parametrize(

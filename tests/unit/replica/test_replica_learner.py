@@ -29,7 +29,7 @@ def test_candidate_is_written_then_decided_then_served():
     assert world.store.state(VersionId("a@1")) is candidate
     assert world.folder.log == ["published a@1", "promoted a@1"]
     assert world.num_refreshes == before + 1
-    assert world.trainer.calls == [("promoted", "a", "a@1", None)]
+    assert world.trainer.calls == [("watch", "a", "a@1", None)]
 
 
 def test_newer_candidate_replaces_one_that_is_not_written_yet():
@@ -115,7 +115,7 @@ def test_version_from_outside_rebases_training_and_drops_its_candidate():
 def test_version_of_an_adapter_that_nobody_trains_is_served():
     world = World()
     assert world.ask(1, 1, adapter="b").result(0).is_active
-    assert world.trainer.calls == []
+    assert world.trainer.redirections == []
     assert world.roll_back("b").result(0).version == BASE
 
 

@@ -157,6 +157,14 @@ def test_unknown_job_is_named_by_every_method(store: JobStore) -> None:
             use()
 
 
+def test_results_are_the_latest_versions_of_jobs_that_made_one(store: JobStore) -> None:
+    jobs = [add(store, name) for name in "abc"]
+    store.change(jobs[0].job_id, result=VersionId("a@1"))
+    store.change(jobs[0].job_id, result=VersionId("a@2"), status=JobStatus.SUCCEEDED)
+    store.change(jobs[1].job_id, result=VersionId("b@1"))
+    assert store.results() == {"a@2", "b@1"}
+
+
 def test_jobs_are_listed_newest_first_page_by_page(store: JobStore) -> None:
     jobs = [add(store, name) for name in "abcde"]
     page = store.list(limit=2)
@@ -201,4 +209,4 @@ def test_jobs_survive_a_restart(data: DataFolder, tmp_path: Path) -> None:
     data.close()
     with DataFolder(tmp_path, max_versions=2, now_s=lambda: 0.0) as reopened:
         assert reopened.jobs.unfinished() == (running,)
-        assert reopened.jobs.events(job.job_id).items == (event,)
+        assert reopened.job_logs.events(job.job_id).items == (event,)

@@ -8,6 +8,7 @@ import torch
 from collm.clock import ManualClock
 from collm.model.decoder import Decoder
 from collm.pacing.quanta import QuantumKind
+from collm.training import state as state_module
 from collm.training.events import TrainingSnapshot
 from collm.training.job import Job
 from collm.training.trainer import Trainer
@@ -224,6 +225,42 @@ def test_the_job_that_fails_is_named(decoder: Decoder) -> None:
     assert trainer.turn == "b"
     trainer.remove("b")
     assert set(count_quanta(trainer, 50)) == {"a"}
+
+
+def test_a_snapshot_goes_before_what_waits_for_its_turn(decoder: Decoder) -> None:
+    """However long training waits for serving, the snapshot is what runs next."""
+    trainer = Trainer([job_of(decoder, "a"), job_of(decoder, "b")], TickingClock())
+    run_until(trainer, lambda events: len({r.adapter for r in reports(events)}) == 2)
+    run_quanta(trainer, lambda q: q.kind is QuantumKind.BACKWARD)
+    waits = trainer.peek()
+    trainer.request_snapshots()
+    ran = run_quanta(trainer, lambda q: q.kind is not QuantumKind.SNAPSHOT)
+    assert [quantum.adapter for quantum in ran] == ["a"] * 3 + ["b"] * 3
+    assert trainer.peek() is waits
+
+
+def test_a_snapshot_splits_no_step(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every layer is an optimizer quantum of its own."""
+    monkeypatch.setattr(state_module, "_OPTIMIZER_PARAMETERS", 1)
+    trainer = Trainer([job_of(decoder, "a")], TickingClock())
+    run_until(trainer, lambda e: len(reports(e)) >= 1)
+    run_quanta(trainer, lambda q: q.kind is QuantumKind.OPTIMIZER)
+    trainer.request_snapshots()
+    first = trainer.peek()
+    assert first is not None
+    assert first.kind is QuantumKind.SNAPSHOT, "the step has not begun"
+    events = list(run_until(trainer, lambda e: bool(e)))
+    assert events[0].meta["num_steps"] == "1"
+    half = trainer.peek()
+    assert half is not None
+    assert (half.kind, half.index) == (QuantumKind.OPTIMIZER, 0)
+    trainer.run(half)
+    trainer._jobs["a"]._snapshots.outdated()
+    trainer.request_snapshots()
+    rest = run_quanta(trainer, lambda q: q.kind is QuantumKind.SNAPSHOT)
+    assert [quantum.kind for quantum in rest] == [QuantumKind.OPTIMIZER]
+    events = run_until(trainer, lambda e: any(isinstance(s, TrainingSnapshot) for s in e))
+    assert events[-1].meta["num_steps"] == "2"
 
 
 def test_every_job_answers_a_request_for_snapshots(decoder: Decoder) -> None:
