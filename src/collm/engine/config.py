@@ -37,7 +37,7 @@ class MemoryConfig:
     kv_cache_mib: int = 1024
     """Memory for the KV blocks of all sequences and of the prefix cache, in MiB."""
     block_size: int = 16
-    """Tokens per KV block."""
+    """Tokens per KV block; the kernels take multiples of 16, other sizes are left to torch."""
     max_model_len: int | None = None
     """Longest prompt plus output in tokens; by default as long as model and blocks allow."""
 

@@ -1,7 +1,8 @@
 """Attention for serving, over paged keys and values.
 
 Cache of one layer: [num_blocks, block_size, 2, num_kv_heads, head_dim], keys at index 0 of the
-third dimension and values at 1, so that one gather brings both.
+third dimension and values at 1, so that one gather brings both. Where the kernels read it
+(``can_attend_natively``), elements lie in their order within a block; nobody else looks inside.
 """
 
 from dataclasses import dataclass
@@ -11,8 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from collm.ops.native import attention as native
-from collm.ops.native.elementwise import write_rows_
-from collm.ops.native.library import can_attend, can_take
+from collm.ops.native.library import can_attend
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ def write_kv_(cache: Tensor, kv: Tensor, cache_rows: Tensor) -> None:
     The cache stays finite: a masked key still takes part in products with weight 0, so a NaN that
     an adapter left in a block would reach whichever request gets the block next.
     """
-    if can_take(kv):
-        write_rows_(cache.view(-1, kv[0].numel()), kv.flatten(1), cache_rows)
+    if can_attend_natively(cache):
+        native.write_kv_(cache, kv, cache_rows)
         return
     cache.view(-1, *kv.shape[1:]).index_copy_(0, cache_rows, kv.nan_to_num(0.0, 0.0, 0.0))
 
@@ -84,8 +84,12 @@ def paged_attention(q: Tensor, kv: Tensor, cache: Tensor, plan: AttentionPlan) -
 
 
 def can_attend_natively(cache: Tensor) -> bool:
-    """Return whether this project's own kernels read such a cache, here."""
-    return cache.device.type == "cpu" and can_attend(cache.dtype, cache.shape[-1])
+    """Return whether this project's own kernels write and read such a cache, here."""
+    return (
+        cache.device.type == "cpu"
+        and cache.shape[1] % native.RUN == 0
+        and can_attend(cache.dtype, cache.shape[-1])
+    )
 
 
 def _decode_natively(q: Tensor, cache: Tensor, plan: AttentionPlan) -> Tensor:

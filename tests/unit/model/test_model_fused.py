@@ -22,7 +22,7 @@ def path(request):
 
 def both_ways(folder, chunk, models=None):
     """Logits of all prompts by one call for all layers, and operation by operation."""
-    engine = build_engine(folder, dtype=torch.bfloat16, block_size=8)
+    engine = build_engine(folder, dtype=torch.bfloat16, block_size=16)
     for index in range(2):
         engine.publish(f"a{index}", "1", random_adapter(engine.spec, seed=index, scale=0.1))
     assert can_fuse(engine.decoder, engine.caches)
@@ -67,10 +67,11 @@ def test_biases_and_windows_are_part_of_a_step(path, tmp_path):
 @needs_kernels
 @pytest.mark.parametrize("fields", [{}, {**HEADS, "hidden_act": "gelu_pytorch_tanh"}])
 def test_models_that_the_kernels_cannot_compute_keep_to_single_operations(fields, tmp_path):
-    engine = build_engine(tiny_checkpoint(tmp_path, "llama", **fields), dtype=torch.bfloat16)
+    folder = tiny_checkpoint(tmp_path, "llama", **fields)
+    engine = build_engine(folder, dtype=torch.bfloat16, block_size=16)
     assert not can_fuse(engine.decoder, engine.caches)
 
 
 def test_float32_keeps_to_single_operations(tmp_path):
-    engine = build_engine(tiny_checkpoint(tmp_path, "llama", **HEADS))
+    engine = build_engine(tiny_checkpoint(tmp_path, "llama", **HEADS), block_size=16)
     assert not can_fuse(engine.decoder, engine.caches)

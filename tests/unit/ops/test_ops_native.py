@@ -4,16 +4,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from collm.ops.attention import (
-    AttentionPlan,
-    can_attend_natively,
-    paged_attention,
-)
 from collm.ops.elementwise import rms_norm, silu_mul
 from collm.ops.linear import DenseLinear, NativeLinear, freeze_linear
 from collm.ops.lora import AdapterRows, adapted_linear, add_lora_reference
-from collm.ops.native.attention import prefill_attention
-from collm.ops.native.elementwise import write_rows_
 from collm.ops.native.linears import input_grad, pack_bfloat16
 from collm.ops.rotary import RotaryTable, rotate
 from factories.kernels import PATHS, computing_on, needs_kernels
@@ -85,60 +78,6 @@ def test_a_row_does_not_depend_on_its_batch_mates():
         assert_close(linear.forward(x[first:last]), whole[first:last], **ROUNDED)
 
 
-@pytest.mark.parametrize("window", [None, 5])
-@pytest.mark.parametrize("lengths", [[1], [33, 2, 16, 17], [40] * 9])
-def test_decode_attention_equals_plain_attention(lengths, window):
-    block_size, num_kv_heads, group, head_dim = 16, 2, 3, 64
-    num_rows, max_blocks = len(lengths), -(-max(lengths) // block_size)
-    cache = randn(64, block_size, 2, num_kv_heads, head_dim)
-    assert can_attend_natively(cache)
-    order = torch.randperm(64, generator=torch.Generator().manual_seed(1))
-    blocks = order[: num_rows * max_blocks].view(num_rows, max_blocks)
-    # Queries lie between keys and values in one buffer, as the fused projection leaves them.
-    wide = randn(num_rows, num_kv_heads * group + 2, head_dim, seed=2)
-    q = wide[:, : num_kv_heads * group]
-    plan = AttentionPlan(
-        cache_rows=torch.empty(0, dtype=torch.long),
-        num_decode=num_rows,
-        decode_blocks=blocks,
-        decode_lengths=torch.tensor(lengths),
-        decode_mask=None,
-        window=window,
-        spans=(),
-    )
-    out = paged_attention(q, torch.empty(0), cache, plan).view(num_rows, -1, head_dim)
-    for row, length in enumerate(lengths):
-        keys = cache[blocks[row]].flatten(0, 1)[:length].double()
-        keys = keys[-window:] if window else keys
-        for head in range(num_kv_heads * group):
-            k, v = keys[:, 0, head // group], keys[:, 1, head // group]
-            weights = (k @ q[row, head].double() / head_dim**0.5).softmax(0)
-            assert_close(out[row, head], weights @ v, **ROUNDED)
-
-
-@pytest.mark.parametrize("window", [None, 5, 40])
-@pytest.mark.parametrize(
-    ("num_rows", "num_context", "group", "head_dim"),
-    [(2, 0, 3, 64), (7, 33, 1, 32), (70, 0, 3, 64), (33, 61, 4, 128)],
-)
-def test_prefill_attention_equals_plain_attention(num_rows, num_context, group, head_dim, window):
-    block_size, num_kv_heads, length = 16, 2, num_context + num_rows
-    cache = randn(16, block_size, 2, num_kv_heads, head_dim)
-    order = torch.randperm(16, generator=torch.Generator().manual_seed(1))
-    blocks = order[: -(-length // block_size)]
-    wide = randn(num_rows + 1, num_kv_heads * group + 2, head_dim, seed=2)
-    q = wide[:, : num_kv_heads * group]
-    plain = cache[blocks].flatten(0, 1)[:length].double()
-    out = prefill_attention(q[1:], cache, blocks, num_context, window)
-    for row in range(num_rows):
-        last = num_context + row + 1
-        keys = plain[max(0, last - window) if window else 0 : last]
-        for head in range(num_kv_heads * group):
-            k, v = keys[:, 0, head // group], keys[:, 1, head // group]
-            weights = (k @ q[1 + row, head].double() / head_dim**0.5).softmax(0)
-            assert_close(out[row, head], weights @ v, **ROUNDED)
-
-
 def test_rotation_equals_the_plain_one():
     table = RotaryTable(
         torch.rand(32, generator=torch.Generator().manual_seed(0)), 1.0, 99, torch.bfloat16
@@ -200,14 +139,6 @@ def test_gradient_of_a_rotation_turns_back():
     plain = wide * cos.double() + wide.roll(32, -1) * sin.double()
     (expected,) = torch.autograd.grad(plain, wide, dy.double())
     assert_close(dx, expected, **ROUNDED)
-
-
-def test_written_rows_are_finite():
-    cache, kv = torch.zeros(9, 64, dtype=torch.bfloat16), randn(3, 64)
-    kv[1, 2], kv[1, 3], kv[2, 63] = torch.nan, torch.inf, -torch.inf
-    write_rows_(cache, kv, torch.tensor([8, 0, 4]))
-    assert torch.equal(cache[[8, 0, 4]], kv.nan_to_num(0.0, 0.0, 0.0))
-    assert not cache[[1, 2, 3, 5, 6, 7]].any()
 
 
 def test_only_bfloat16_of_whole_blocks_takes_the_kernels():

@@ -1,9 +1,35 @@
-"""The attention kernels as functions on tensors."""
+"""The attention kernels as functions on tensors.
+
+A cache has the shape that ``ops/attention.py`` says, but within runs of 16 tokens its elements lie
+in an order of the kernels' own: see ``cache.h``. Blocks hold whole runs.
+"""
 
 import torch
 from torch import Tensor
 
 from collm.ops.native.library import kernels, rows_together
+
+RUN = 16
+"""Tokens of a run; a block's size must be a multiple of it."""
+
+
+def write_kv_(cache: Tensor, kv: Tensor, cache_rows: Tensor) -> None:
+    """Write ``kv`` [num_tokens, 2, num_kv_heads, head_dim] to slots of ``cache``, in place.
+
+    Values that are not finite are written as zero.
+    """
+    assert cache.is_contiguous()
+    kv = kv.contiguous()
+    num_tokens, _, num_kv_heads, head_dim = kv.shape
+    kernels().write_kv(
+        kv.data_ptr(),
+        cache.data_ptr(),
+        cache_rows.data_ptr(),
+        num_tokens,
+        num_kv_heads,
+        head_dim,
+        torch.get_num_threads(),
+    )
 
 
 def decode_attention(
@@ -13,7 +39,8 @@ def decode_attention(
 
     Args:
         q: Queries [num_rows, num_heads, head_dim], bfloat16; rows may lie apart.
-        cache: [num_blocks, block_size, 2, num_kv_heads, head_dim], bfloat16.
+        cache: [num_blocks, block_size, 2, num_kv_heads, head_dim], bfloat16, written by
+            ``write_kv_``.
         blocks: Block ids [num_rows, max_blocks], int64.
         lengths: Keys of each row, its own included [num_rows], int64.
         window: Keys a row may look back on, itself included; ``None`` for all.
@@ -48,7 +75,8 @@ def prefill_attention(
 
     Args:
         q: Queries [num_rows, num_heads, head_dim], bfloat16; rows may lie apart.
-        cache: [num_blocks, block_size, 2, num_kv_heads, head_dim], bfloat16.
+        cache: [num_blocks, block_size, 2, num_kv_heads, head_dim], bfloat16, written by
+            ``write_kv_``.
         blocks: Block ids of the sequence's keys, the chunk's included, int64.
         num_context: Keys before the chunk.
         window: Keys a row may look back on, itself included; ``None`` for all.

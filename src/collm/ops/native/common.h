@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kLanes = 16;    // Of a vector.
 constexpr int kColumns = 32;  // Output columns of a packed block: two vectors of sums.
+constexpr int64_t kSmall = 1 << 15;  // Elements up to which a second thread is not worth waking.
 
 // exp, to a few units in the last place of a float: 2^n times a polynomial on |r| <= ln(2) / 2.
 INLINE_KERNEL Floats exponential(Floats x) {
@@ -27,12 +28,13 @@ INLINE_KERNEL Floats exponential(Floats x) {
   return shift_exponent(p, n);
 }
 
-// Adds x[r] W to sums of ROWS rows and 32 columns. x and W are pairs of bfloat16: x_stride from a row to
-// the next, w_step from a step of W to the next. With few rows, several sums of each run side by side,
+// Adds x[r] W to sums of ROWS rows and 2 x 16 columns. x and W are pairs of bfloat16: x_stride from a row
+// to the next, w_step from a step of W to the next. With few rows, several sums of each run side by side,
 // since one sum would wait for itself.
 template <int ROWS>
-INLINE_KERNEL void multiply(const uint32_t* x, int64_t x_stride, const uint32_t* w, int64_t w_step,
-                            int64_t depth, Floats* low, Floats* high) {
+INLINE_KERNEL void multiply(const uint32_t* x, int64_t x_stride, const uint32_t* w,
+                            const uint32_t* w_beside, int64_t w_step, int64_t depth, Floats* low,
+                            Floats* high) {
   constexpr int kSide = kSums / 2 / ROWS < 1 ? 1 : kSums / 2 / ROWS > 4 ? 4 : kSums / 2 / ROWS;
   Floats lows[ROWS][kSide], highs[ROWS][kSide];
   UNROLL
@@ -46,7 +48,7 @@ INLINE_KERNEL void multiply(const uint32_t* x, int64_t x_stride, const uint32_t*
     UNROLL
     for (int d = 0; d < kSide; ++d) {
       const Words w_low = load_words(w + (k + d) * w_step);
-      const Words w_high = load_words(w + (k + d) * w_step + kLanes);
+      const Words w_high = load_words(w_beside + (k + d) * w_step);
       UNROLL
       for (int r = 0; r < ROWS; ++r) {
         const Words pair = all_words((int32_t)x[r * x_stride + k + d]);
@@ -59,7 +61,7 @@ INLINE_KERNEL void multiply(const uint32_t* x, int64_t x_stride, const uint32_t*
     for (int r = 0; r < ROWS; ++r) {
       const Words pair = all_words((int32_t)x[r * x_stride + k]);
       lows[r][0] = dot2(lows[r][0], load_words(w + k * w_step), pair);
-      highs[r][0] = dot2(highs[r][0], load_words(w + k * w_step + kLanes), pair);
+      highs[r][0] = dot2(highs[r][0], load_words(w_beside + k * w_step), pair);
     }
   UNROLL
   for (int r = 0; r < ROWS; ++r) {
@@ -67,6 +69,13 @@ INLINE_KERNEL void multiply(const uint32_t* x, int64_t x_stride, const uint32_t*
     UNROLL
     for (int d = 1; d < kSide; ++d) low[r] = add(low[r], lows[r][d]), high[r] = add(high[r], highs[r][d]);
   }
+}
+
+// The same where the 32 columns lie side by side.
+template <int ROWS>
+INLINE_KERNEL void multiply(const uint32_t* x, int64_t x_stride, const uint32_t* w, int64_t w_step,
+                            int64_t depth, Floats* low, Floats* high) {
+  multiply<ROWS>(x, x_stride, w, w + kLanes, w_step, depth, low, high);
 }
 
 // Makes room for `size` elements. Rooms are kept from call to call: fresh memory would cost more than

@@ -1,12 +1,10 @@
-// Norm, gate, rotation and cache writes.
+// Norm, gate and rotation.
 
 #pragma once
 
 #include "common.h"
 
 namespace {
-
-constexpr int64_t kSmall = 1 << 15;  // Elements up to which a second thread is not worth waking.
 
 KERNEL void normalize_row(const bf16* x, const bf16* weight, bf16* y, int64_t width, float eps) {
   Floats sum = zeros();
@@ -61,11 +59,6 @@ KERNEL void gate_back(const bf16* dy, const bf16* gate_up, bf16* d_gate_up, int6
     narrow(d_gate_up + i, mul(mul(d, up), slope));
     narrow(d_gate_up + width + i, mul(d, silu));
   }
-}
-
-// Copies bfloat16 values, infinities and NaN as zero.
-KERNEL void copy_finite(const bf16* from, bf16* to, int64_t count) {
-  for (int64_t i = 0; i < count; i += 32) store_words(to + i, finite_or_zero(load_words(from + i)));
 }
 
 // Rotates one head by halves, as ops/rotary.py does: sin has its first half negated. `turn` is 1, or -1
@@ -127,14 +120,6 @@ void EXPORT(rotate)(const bf16* x, int64_t x_stride, const bf16* cos, const bf16
     for (int64_t head = 0; head < heads; ++head)
       rotate_head(x + row * x_stride + head * dim, cos + row * dim, sin + row * dim,
                   y + (row * heads + head) * dim, dim, turn);
-}
-
-// Writes kv [rows, width] to rows of cache [cache_rows, width]; width is a multiple of 32.
-void EXPORT(write_rows)(const bf16* kv, bf16* cache, const int64_t* rows_of, int64_t rows,
-                      int64_t width, int threads) {
-#pragma omp parallel for num_threads(threads) if (rows * width > kSmall)
-  for (int64_t row = 0; row < rows; ++row)
-    copy_finite(kv + row * width, cache + rows_of[row] * width, width);
 }
 
 }  // extern "C"

@@ -1,4 +1,4 @@
-"""Norm, gate, rotation and cache writes: the kernels as functions on tensors."""
+"""Norm, gate and rotation: the kernels as functions on tensors."""
 
 import torch
 from torch import Tensor
@@ -82,15 +82,3 @@ def silu_mul_back(dy: Tensor, gate_up: Tensor) -> Tensor:
         torch.get_num_threads(),
     )
     return d_gate_up
-
-
-def write_rows_(cache: Tensor, kv: Tensor, cache_rows: Tensor) -> None:
-    """Write ``kv`` [num_tokens, width] to rows of ``cache`` [num_rows, width].
-
-    Values that are not finite are written as zero.
-    """
-    assert cache.is_contiguous()
-    kv = kv.contiguous()
-    kernels().write_rows(
-        kv.data_ptr(), cache.data_ptr(), cache_rows.data_ptr(), *kv.shape, torch.get_num_threads()
-    )

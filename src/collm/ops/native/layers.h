@@ -73,7 +73,7 @@ struct Room {
 };
 
 struct SharedRoom : Room {
-  std::vector<bf16> qkv, attended, gate_up, gated, packed;
+  std::vector<bf16> qkv, attended, gate_up, gated;
   std::vector<float> projected;
   std::vector<bf16> rounded, factors;  // Projections, and adapters' B, packed.
 };
@@ -175,8 +175,10 @@ inline void place_head(const Work& work, const Layer& layer, int64_t head) {
     bf16* x = work.shared.qkv.data() + row * step.qkv_width() + head * dim;
     if (norm) normalize_row(x, norm, x, dim, (float)step.eps);
     if (!is_value) rotate_head(x, step.cos + row * dim, step.sin + row * dim, x, dim, 1.0f);
-    if (!is_query)
-      copy_finite(x, layer.cache + (step.cache_rows[row] * 2 * step.kv_heads + kv_head) * dim, dim);
+    if (is_query) continue;
+    const int64_t slot = step.cache_rows[row];
+    bf16* run = run_of(layer.cache, slot, step.kv_heads, kv_head % step.kv_heads, dim);
+    is_value ? place_value(x, dim, slot, run) : place_key(x, dim, slot, run);
   }
 }
 
@@ -195,61 +197,39 @@ inline void project_heads(const Work& work, const Layer& layer) {
   work.team.meet();
 }
 
-inline Prefill prefill_of(const Work& work, const Layer& layer, const Span& span) {
+// A chunk of `rows` tokens from row `start` of the step on.
+inline Chunk chunk_of(const Work& work, const Layer& layer, const int64_t* blocks, int64_t start,
+                      int64_t rows, int64_t context) {
   const Step& step = work.step;
-  const bf16* q = work.shared.qkv.data() + span.start * step.qkv_width();
-  return {q, step.qkv_width(), layer.cache, span.blocks,
-          work.shared.attended.data() + span.start * step.width(), span.stop - span.start, span.context,
-          step.heads, step.kv_heads, step.head_dim, step.block_size, step.plans[layer.plan].window,
+  return {work.shared.qkv.data() + start * step.qkv_width(), step.qkv_width(), layer.cache, blocks,
+          work.shared.attended.data() + start * step.width(), rows, context, step.heads, step.kv_heads,
+          step.head_dim, step.block_size, step.plans[layer.plan].window,
           1.0f / std::sqrt((float)step.head_dim)};
 }
 
-// Chunks of several tokens: their keys and values are packed, then tiles of rows go to whoever is free.
-inline void attend_spans(const Work& work, const Layer& layer) {
+// Decoding rows, then chunks of several tokens: items go to whoever is free.
+inline void attend(const Work& work, const Layer& layer) {
   const Plan& plan = work.step.plans[layer.plan];
-  const int64_t kv_heads = work.step.kv_heads;
-  bf16* packed = work.shared.packed.data();
-  for (int64_t i = 0, done = 0; i < plan.num_spans; ++i) {
-    const Prefill call = prefill_of(work, layer, plan.spans[i]);
-    int64_t first, last;
-    share(kv_heads * call.panels(), first, last);
-    for (int64_t item = first; item < last; ++item) pack_item(call, item, packed + done);
-    done += call.room();
+  const Decode decode{plan.decode_blocks, plan.max_blocks, plan.decode_lengths,
+                      chunk_of(work, layer, plan.decode_blocks, 0, 1, 0)};
+  const int64_t each = decode.chunk.items();
+  int64_t item = work.team.take(), begun = plan.num_decode * each;
+  for (; item < begun; item = work.team.take()) decode.attend(item / each, item % each, work.scratch);
+  for (int64_t i = 0; i < plan.num_spans; ++i) {
+    const Span& span = plan.spans[i];
+    const Chunk chunk =
+        chunk_of(work, layer, span.blocks, span.start, span.stop - span.start, span.context);
+    for (; item < begun + chunk.items(); item = work.team.take())
+      attend_item(chunk, item - begun, work.scratch);
+    begun += chunk.items();
   }
   work.team.meet();
-  int64_t span = 0, begun = 0, done = 0;
-  for (int64_t item = work.team.take(); span < plan.num_spans;) {
-    const Prefill call = prefill_of(work, layer, plan.spans[span]);
-    if (item - begun < kv_heads * call.tiles()) {
-      attend_item(call, item - begun, packed + done, work.scratch);
-      item = work.team.take();
-    } else {
-      begun += kv_heads * call.tiles(), done += call.room(), ++span;
-    }
-  }
-}
-
-inline void attend_rows(const Work& work, const Layer& layer) {
-  const Step& step = work.step;
-  const Plan& plan = step.plans[layer.plan];
-  const Decode call{work.shared.qkv.data(), step.qkv_width(), layer.cache, plan.decode_blocks,
-                    plan.max_blocks, plan.decode_lengths, work.shared.attended.data(), step.heads,
-                    step.kv_heads, step.head_dim, step.block_size, plan.window,
-                    1.0f / std::sqrt((float)step.head_dim)};
-  const int64_t items = plan.num_decode * step.kv_heads;
-  for (int64_t item = work.team.take(); item < items; item = work.team.take())
-    attend(call, item / step.kv_heads, item % step.kv_heads, work.scratch);
-  if (plan.num_decode) work.team.meet();
 }
 
 // x += o(attention(norm(x)))
 inline void attention_half(const Work& work, const Layer& layer) {
   project_heads(work, layer);
-  attend_rows(work, layer);
-  if (work.step.plans[layer.plan].num_spans) {
-    attend_spans(work, layer);
-    work.team.meet();
-  }
+  attend(work, layer);
   const Product o =
       product(work, layer.o, work.shared.attended.data(), work.step.x, work.step.x);
   int64_t first, last;
@@ -285,7 +265,7 @@ inline void mlp_half(const Work& work, const Layer& layer) {
 
 // Makes the shared room large enough for every layer; returns the most inputs of any linear.
 inline int64_t fit(SharedRoom& room, const Step& step, const Layer* layers) {
-  int64_t widest = step.hidden, inner = 0, rank = 0, factors = 0, packed = 0;
+  int64_t widest = step.hidden, inner = 0, rank = 0, factors = 0;
   for (int64_t i = 0; i < step.num_layers; ++i) {
     const Layer& layer = layers[i];
     if (layer.down.in > inner) inner = layer.down.in;
@@ -295,17 +275,11 @@ inline int64_t fit(SharedRoom& room, const Step& step, const Layer* layers) {
       if (w->rank * w->out > factors) factors = w->rank * w->out;
     }
   }
-  for (int64_t i = 0; i < step.plans[0].num_spans; ++i) {
-    const Span& span = step.plans[0].spans[i];
-    const int64_t panels = (span.context + span.stop - span.start + kColumns - 1) / kColumns;
-    packed += 2 * step.kv_heads * panels * kColumns * step.head_dim;
-  }
   room.fit(step.rows, widest);
   grow(room.qkv, step.rows * step.qkv_width());
   grow(room.attended, step.rows * step.width());
   grow(room.gate_up, step.rows * 2 * inner);
   grow(room.gated, step.rows * inner);
-  grow(room.packed, packed);
   if (!step.slots) return widest;
   grow(room.projected, step.rows * rank);
   if (step.rows <= kPackedRows) return widest;

@@ -26,28 +26,36 @@ struct Batch {
   }
 };
 
-// One sample as a chunk after its prefix. What it reads of keys is packed, so no cache is named.
-inline Prefill sample_of(const Batch& batch, int64_t sample, bf16* out) {
+// One sample as a chunk after its prefix. `packed` has its keys and values as a cache has them.
+inline Chunk sample_of(const Batch& batch, int64_t sample, const bf16* packed = nullptr,
+                       bf16* out = nullptr) {
   const int64_t start = batch.starts[sample], width = batch.heads * batch.head_dim;
-  return {batch.q + start * batch.q_stride, batch.q_stride, nullptr, nullptr,
+  return {batch.q + start * batch.q_stride, batch.q_stride, packed, nullptr,
           out ? out + start * width : nullptr, batch.lengths[sample], batch.prefixes[sample],
           batch.heads, batch.kv_heads, batch.head_dim, 0, batch.window,
           1.0f / std::sqrt((float)batch.head_dim), batch.log_sums + start * batch.group(),
           batch.rows * batch.group()};
 }
 
-// Packs one of the kv_heads * panels() items of a sample for attend_item.
-inline void pack_sample(const Batch& batch, const Prefill& call, int64_t sample, int64_t item,
+// Panels of 32 keys, and elements of a sample's packed keys and values.
+inline int64_t panels_of(const Chunk& call) { return (call.length() + kColumns - 1) / kColumns; }
+inline int64_t runs_of(const Chunk& call) { return (call.length() + kRun - 1) / kRun; }
+inline int64_t room_of(const Chunk& call) {
+  return runs_of(call) * call.kv_heads * 2 * run_size(call.head_dim);
+}
+
+// Packs one of the kv_heads * runs_of() items of a sample.
+inline void pack_sample(const Batch& batch, const Chunk& call, int64_t sample, int64_t item,
                         bf16* packed) {
-  const int64_t dim = call.head_dim, kv_head = item / call.panels(), first = item % call.panels() * kColumns;
-  const bf16 *keys[kColumns], *values[kColumns];
-  for (int64_t i = 0; i < kColumns; ++i) {
+  const int64_t dim = call.head_dim, kv_head = item % call.kv_heads, first = item / call.kv_heads * kRun;
+  const bf16 *keys[kRun], *values[kRun];
+  for (int64_t i = 0; i < kRun; ++i) {
     keys[i] = first + i < call.length() ? batch.key(sample, first + i, kv_head) : nullptr;
     values[i] = keys[i] ? keys[i] + call.kv_heads * dim : nullptr;
   }
-  bf16* to = packed + kv_head * call.packed_size() + first * dim;
-  pack_across(keys, dim, to);
-  pack_along(values, dim, to + call.kv_heads * call.packed_size());
+  bf16* to = run_of(packed, first, call.kv_heads, kv_head, dim);
+  pack_across<kRun>(keys, dim, to);
+  pack_along<kRun>(values, dim, to + run_size(dim));
 }
 
 // Calls `run(sample, item, room before the sample)` for this thread's part of the items of all samples,
@@ -71,8 +79,8 @@ void take_items(Team& team, int64_t samples, Size size, RoomOf room, Run run) {
 struct GradientRoom {
   int64_t key_size, query_size;  // Elements of one packed form.
 
-  explicit GradientRoom(const Prefill& call)
-      : key_size(call.packed_size()),
+  explicit GradientRoom(const Chunk& call)
+      : key_size(panels_of(call) * kColumns * call.head_dim),
         query_size(padded(call.rows * call.group()) * call.head_dim) {}
 
   static int64_t padded(int64_t size) { return (size + kColumns - 1) / kColumns * kColumns; }
@@ -91,7 +99,7 @@ struct Gradient {
 };
 
 inline void pack_keys(const Gradient& gradient, int64_t sample, int64_t kv_head, int64_t first,
-                      const Prefill& call, const GradientRoom& room, bf16* to) {
+                      const Chunk& call, const GradientRoom& room, bf16* to) {
   const bf16 *keys[kColumns], *values[kColumns];
   for (int64_t i = 0; i < kColumns; ++i) {
     const int64_t p = first + i;
@@ -99,9 +107,9 @@ inline void pack_keys(const Gradient& gradient, int64_t sample, int64_t kv_head,
     values[i] = keys[i] ? keys[i] + call.kv_heads * call.head_dim : nullptr;
   }
   to += first * call.head_dim;
-  pack_across(keys, call.head_dim, to);
-  pack_along(keys, call.head_dim, to + room.key_size);
-  pack_across(values, call.head_dim, to + 2 * room.key_size);
+  pack_across<kColumns>(keys, call.head_dim, to);
+  pack_along<kColumns>(keys, call.head_dim, to + room.key_size);
+  pack_across<kColumns>(values, call.head_dim, to + 2 * room.key_size);
 }
 
 KERNEL float product_of(const bf16* a, const bf16* b, int64_t size) {
@@ -111,7 +119,7 @@ KERNEL float product_of(const bf16* a, const bf16* b, int64_t size) {
 }
 
 inline void pack_queries(const Gradient& gradient, int64_t sample, int64_t kv_head, int64_t first,
-                         const Prefill& call, const GradientRoom& room, bf16* to) {
+                         const Chunk& call, const GradientRoom& room, bf16* to) {
   const Batch& batch = gradient.batch;
   const int64_t dim = call.head_dim, group = call.group(), start = batch.starts[sample];
   float* deltas = gradient.deltas + kv_head * call.log_sums_stride + start * group;
@@ -126,26 +134,26 @@ inline void pack_queries(const Gradient& gradient, int64_t sample, int64_t kv_he
     deltas[j] = product_of(gradient.out + at, gradient.d_out + at, dim);
   }
   to += 3 * room.key_size + first * dim;
-  pack_across(queries, dim, to);
-  pack_along(queries, dim, to + room.query_size);
-  pack_across(grads, dim, to + 2 * room.query_size);
-  pack_along(grads, dim, to + 3 * room.query_size);
+  pack_across<kColumns>(queries, dim, to);
+  pack_along<kColumns>(queries, dim, to + room.query_size);
+  pack_across<kColumns>(grads, dim, to + 2 * room.query_size);
+  pack_along<kColumns>(grads, dim, to + 3 * room.query_size);
 }
 
-inline int64_t packs_of(const Prefill& call) {
-  return call.kv_heads * (call.panels() + GradientRoom::padded(call.rows * call.group()) / kColumns);
+inline int64_t packs_of(const Chunk& call) {
+  return call.kv_heads * (panels_of(call) + GradientRoom::padded(call.rows * call.group()) / kColumns);
 }
 
 // Packs one of a sample's packs_of() items.
 inline void pack_item(const Gradient& gradient, int64_t sample, int64_t item, int64_t room_before) {
-  const Prefill call = sample_of(gradient.batch, sample, nullptr);
+  const Chunk call = sample_of(gradient.batch, sample);
   const GradientRoom room(call);
   const int64_t kv_head = item % call.kv_heads, panel = item / call.kv_heads;
   bf16* to = gradient.packed + room_before + kv_head * room.of_head();
-  if (panel < call.panels())
+  if (panel < panels_of(call))
     pack_keys(gradient, sample, kv_head, panel * kColumns, call, room, to);
   else
-    pack_queries(gradient, sample, kv_head, (panel - call.panels()) * kColumns, call, room, to);
+    pack_queries(gradient, sample, kv_head, (panel - panels_of(call)) * kColumns, call, room, to);
 }
 
 // Weights exp(score - log sum), and gradients of scores by them, of 16 scores and products.
@@ -158,9 +166,9 @@ INLINE_KERNEL void scores_back(Floats& scores, Floats& products, Floats scale, F
 
 // Gradient by ROWS query rows from `first` on, as attend_tile has them.
 template <int ROWS>
-KERNEL void grad_queries(const Gradient& gradient, const Prefill& call, int64_t sample, int64_t kv_head,
+KERNEL void grad_queries(const Gradient& gradient, const Chunk& call, int64_t sample, int64_t kv_head,
                          int64_t first, const bf16* packed, const GradientRoom& room, Scratch& scratch) {
-  const int64_t dim = call.head_dim, group = call.group(), width = call.panels() * kColumns;
+  const int64_t dim = call.head_dim, group = call.group(), width = panels_of(call) * kColumns;
   const int64_t start = gradient.batch.starts[sample];
   uint32_t *queries = scratch.queries.data(), *grads = queries + ROWS * dim / 2;
   const float* log_sums = call.log_sums + kv_head * call.log_sums_stride + first;
@@ -216,7 +224,7 @@ KERNEL void grad_queries(const Gradient& gradient, const Prefill& call, int64_t 
 // Adds the gradient by keys and values at ROWS positions from `first` on, as far as one sample's queries
 // see them, to sums [ROWS, 2, head_dim].
 template <int ROWS>
-KERNEL void add_keys(const Gradient& gradient, const Prefill& call, int64_t sample, int64_t kv_head,
+KERNEL void add_keys(const Gradient& gradient, const Chunk& call, int64_t sample, int64_t kv_head,
                      int64_t first, const bf16* packed, const GradientRoom& room, Scratch& scratch,
                      float* sums) {
   const int64_t dim = call.head_dim, group = call.group(), num_queries = call.rows * group;
@@ -295,7 +303,7 @@ KERNEL void grad_keys(const Gradient& gradient, int64_t sample, int64_t kv_head,
   for (int64_t other = 0; other < batch.samples; ++other) {
     const bool sees = other == sample || (batch.starts[sample] == 0 && batch.prefixes[other] > 0);
     if (!sees) continue;
-    const Prefill call = sample_of(batch, other, nullptr);
+    const Chunk call = sample_of(batch, other);
     const GradientRoom room(call);
     const bf16* packed = gradient.packed + rooms[other] + kv_head * room.of_head();
     add_keys<ROWS>(gradient, call, other, kv_head, first, packed, room, scratch, sums);
@@ -310,7 +318,7 @@ KERNEL void grad_keys(const Gradient& gradient, int64_t sample, int64_t kv_head,
 // One of a sample's kv_heads * (query tiles + key tiles) items.
 inline void grad_item(const Gradient& gradient, int64_t sample, int64_t item, const int64_t* rooms,
                       Scratch& scratch) {
-  const Prefill call = sample_of(gradient.batch, sample, nullptr);
+  const Chunk call = sample_of(gradient.batch, sample);
   const GradientRoom room(call);
   const int64_t kv_head = item % call.kv_heads, tile = item / call.kv_heads;
   const bf16* packed = gradient.packed + rooms[sample] + kv_head * room.of_head();
@@ -331,9 +339,9 @@ inline void grad_item(const Gradient& gradient, int64_t sample, int64_t item, co
 inline void fit_gradient(Scratch& scratch, const Batch& batch) {
   int64_t widest = 0;
   for (int64_t i = 0; i < batch.samples; ++i) {
-    const Prefill call = sample_of(batch, i, nullptr);
+    const Chunk call = sample_of(batch, i);
     const int64_t queries = 2 * GradientRoom::padded(call.rows * call.group());
-    const int64_t keys = call.panels() * kColumns;
+    const int64_t keys = panels_of(call) * kColumns;
     if (queries > widest) widest = queries;
     if (keys > widest) widest = keys;
   }
@@ -358,26 +366,26 @@ void EXPORT(training_attention)(const bf16* q, int64_t q_stride, const bf16* kv,
                                 int64_t window, bf16* out, float* log_sums, int threads) {
   const Batch batch{q,    q_stride, kv,       starts,   lengths, prefixes, samples,
                     rows, heads,    kv_heads, head_dim, window,  log_sums};
-  const auto room_of = [&](int64_t i) { return sample_of(batch, i, out).room(); };
-  static thread_local std::vector<bf16> room;
+  const auto room = [&](int64_t i) { return room_of(sample_of(batch, i)); };
+  static thread_local std::vector<bf16> rooms;
   int64_t needed = 0;
-  for (int64_t i = 0; i < samples; ++i) needed += room_of(i);
-  grow(room, needed);
-  bf16* packed = room.data();
+  for (int64_t i = 0; i < samples; ++i) needed += room(i);
+  grow(rooms, needed);
+  bf16* packed = rooms.data();
   Team team;
 #pragma omp parallel num_threads(threads)
   {
     static thread_local Scratch scratch;
     take_items(
-        team, samples, [&](int64_t i) { return kv_heads * sample_of(batch, i, out).panels(); }, room_of,
+        team, samples, [&](int64_t i) { return kv_heads * runs_of(sample_of(batch, i)); }, room,
         [&](int64_t i, int64_t item, int64_t before) {
-          pack_sample(batch, sample_of(batch, i, out), i, item, packed + before);
+          pack_sample(batch, sample_of(batch, i), i, item, packed + before);
         });
     team.meet();
     take_items(
-        team, samples, [&](int64_t i) { return kv_heads * sample_of(batch, i, out).tiles(); }, room_of,
+        team, samples, [&](int64_t i) { return sample_of(batch, i).items(); }, room,
         [&](int64_t i, int64_t item, int64_t before) {
-          attend_item(sample_of(batch, i, out), item, packed + before, scratch);
+          attend_item(sample_of(batch, i, packed + before, out), item, scratch);
         });
   }
 }
@@ -393,7 +401,7 @@ void EXPORT(training_attention_back)(const bf16* q, int64_t q_stride, const bf16
                     rows, heads,    kv_heads, head_dim, window,  log_sums};
   std::vector<int64_t> rooms(samples + 1, 0);
   for (int64_t i = 0; i < samples; ++i)
-    rooms[i + 1] = rooms[i] + kv_heads * GradientRoom(sample_of(batch, i, nullptr)).of_head();
+    rooms[i + 1] = rooms[i] + kv_heads * GradientRoom(sample_of(batch, i)).of_head();
   static thread_local std::vector<bf16> room;
   grow(room, rooms[samples]);
   const Gradient gradient{batch, out, d_out, deltas, dq, dkv, room.data()};
@@ -404,13 +412,13 @@ void EXPORT(training_attention_back)(const bf16* q, int64_t q_stride, const bf16
     static thread_local Scratch scratch;
     fit_gradient(scratch, batch);
     take_items(
-        team, samples, [&](int64_t i) { return packs_of(sample_of(batch, i, nullptr)); }, nothing,
+        team, samples, [&](int64_t i) { return packs_of(sample_of(batch, i)); }, nothing,
         [&](int64_t i, int64_t item, int64_t) { pack_item(gradient, i, item, rooms[i]); });
     team.meet();
     take_items(
         team, samples,
         [&](int64_t i) {
-          const Prefill call = sample_of(batch, i, nullptr);
+          const Chunk call = sample_of(batch, i);
           return kv_heads * (call.tiles() + (call.rows + kMaxRows - 1) / kMaxRows);
         },
         nothing,
