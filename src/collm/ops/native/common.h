@@ -28,13 +28,29 @@ INLINE_KERNEL Floats exponential(Floats x) {
   return shift_exponent(p, n);
 }
 
+// Memory that will be needed next, asked for in steps while something else is computed.
+struct Ahead {
+  const uint8_t* at;
+  int64_t step;  // In bytes.
+
+  void ask() {
+    __builtin_prefetch(at);
+    at += step;
+  }
+};
+
+// Asks for nothing.
+struct Nothing {
+  void ask() {}
+};
+
 // Adds x[r] W to sums of ROWS rows and 2 x 16 columns. x and W are pairs of bfloat16: x_stride from a row
 // to the next, w_step from a step of W to the next. With few rows, several sums of each run side by side,
-// since one sum would wait for itself.
-template <int ROWS>
+// since one sum would wait for itself. Every step asks `ahead` once.
+template <int ROWS, typename Ask = Nothing>
 INLINE_KERNEL void multiply(const uint32_t* x, int64_t x_stride, const uint32_t* w,
                             const uint32_t* w_beside, int64_t w_step, int64_t depth, Floats* low,
-                            Floats* high) {
+                            Floats* high, Ask ahead = {}) {
   constexpr int kSide = kSums / 2 / ROWS < 1 ? 1 : kSums / 2 / ROWS > 4 ? 4 : kSums / 2 / ROWS;
   Floats lows[ROWS][kSide], highs[ROWS][kSide];
   UNROLL
@@ -47,6 +63,7 @@ INLINE_KERNEL void multiply(const uint32_t* x, int64_t x_stride, const uint32_t*
   for (; k + kSide <= depth; k += kSide)
     UNROLL
     for (int d = 0; d < kSide; ++d) {
+      ahead.ask();
       const Words w_low = load_words(w + (k + d) * w_step);
       const Words w_high = load_words(w_beside + (k + d) * w_step);
       UNROLL

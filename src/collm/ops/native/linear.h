@@ -121,6 +121,17 @@ INLINE_KERNEL void finish(const Linear& call, const Adapters* adapters, int64_t 
   }
 }
 
+// The weights of the next block, of `block_bytes`, for a tile that takes `steps`: each of a block's tiles
+// asks for its part. Else the first tile of every block would wait for memory, which rests while others
+// compute. With one tile a block the CPU foresees better by itself, and asking would slow it down.
+inline Ahead next_block(const Linear& call, int64_t row, int64_t block, int64_t block_bytes,
+                        int64_t steps) {
+  const int64_t tiles = (call.rows + kMaxRows - 1) / kMaxRows;
+  if (tiles == 1) return {call.w, 0};
+  const int64_t step = block_bytes / (tiles * steps);
+  return {call.w + (block + 1) * block_bytes + row / kMaxRows * steps * step, step};
+}
+
 // One tile: ROWS rows times the 32 columns of packed block `block`.
 template <int ROWS>
 KERNEL void tile_bf16(const Linear& call, const Bytes&, const Adapters* adapters, int64_t row,
@@ -130,7 +141,9 @@ KERNEL void tile_bf16(const Linear& call, const Bytes&, const Adapters* adapters
   UNROLL
   for (int r = 0; r < ROWS; ++r) low[r] = high[r] = zeros();
   multiply<ROWS>((const uint32_t*)call.x + row * depth, depth,
-                 (const uint32_t*)call.w + block * depth * kColumns, kColumns, depth, low, high);
+                 (const uint32_t*)call.w + block * depth * kColumns,
+                 (const uint32_t*)call.w + block * depth * kColumns + kLanes, kColumns, depth, low, high,
+                 next_block(call, row, block, depth * kColumns * sizeof(uint32_t), depth));
   finish<ROWS>(call, adapters, row, block * kColumns, low, high);
 }
 
@@ -143,6 +156,7 @@ KERNEL void tile_int8(const Linear& call, const Bytes& x, const Adapters* adapte
   const auto* scales = (const float*)record;
   const auto* w = (const uint32_t*)(record + kScaleBytes);
   const auto* bytes = (const int32_t*)(x.bytes + row * call.in);
+  Ahead ahead = next_block(call, row, block, kScaleBytes + call.in * kColumns, depth);
   Words low[ROWS][kSide], high[ROWS][kSide];
   UNROLL
   for (int r = 0; r < ROWS; ++r)
@@ -152,6 +166,7 @@ KERNEL void tile_int8(const Linear& call, const Bytes& x, const Adapters* adapte
   for (; k + kSide <= depth; k += kSide)
     UNROLL
     for (int d = 0; d < kSide; ++d) {
+      ahead.ask();
       const Words w_low = load_words(w + (k + d) * kColumns);
       const Words w_high = load_words(w + (k + d) * kColumns + kLanes);
       UNROLL
@@ -185,6 +200,7 @@ KERNEL void tile_int4(const Linear& call, const Bytes& x, const Adapters* adapte
   const auto* bytes = (const int32_t*)(x.bytes + row * call.in);
   const float *scales = x.scales + row * x.groups, *totals = x.sums + row * x.groups;
   const Words nibble = all_words(0x0f0f0f0f);
+  Ahead ahead = next_block(call, row, block, x.groups * kGroupBytes, 8 * x.groups);
   Floats sums[2][ROWS];
   UNROLL
   for (int r = 0; r < ROWS; ++r) sums[0][r] = sums[1][r] = zeros();
@@ -197,6 +213,7 @@ KERNEL void tile_int4(const Linear& call, const Bytes& x, const Adapters* adapte
       UNROLL
       for (int r = 0; r < ROWS; ++r) whole[r] = all_words(0);
       for (int k = 0; k < 4; ++k) {
+        ahead.ask();
         const Words packed = load_words(w + k * kLanes);
         const Words first = both(packed, nibble), second = both(right<4>(packed), nibble);
         UNROLL
