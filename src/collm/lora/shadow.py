@@ -9,6 +9,8 @@ from collm.lora.bank import block_rows
 from collm.lora.layout import Factors, LoraLayout
 from collm.lora.state import AdapterState
 from collm.model.layers import Target
+from collm.ops.linear import FrozenLinear
+from collm.ops.lora import Adapted
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +28,17 @@ class TrainingFactors:
     scale: float
     """What B is multiplied by when it is applied."""
 
-    def accumulate_(self, x: Tensor, t: Tensor, dt: Tensor, dy: Tensor) -> None:
-        """Add this call's gradients: dA = dtᵀ x, and dB = dyᵀ t within each part's block."""
-        rank, column = self.grad.b.shape[1], 0
-        update_a = dt.T @ x
+    def on(self, linear: FrozenLinear) -> Adapted:
+        """Return the linear with these factors."""
+        parts = self.grad.target.parts
+        return Adapted(linear, self.a, self.b, [part.out_features for part in parts])
+
+    def accumulate_(self, update_a: Tensor, update_b: Tensor) -> None:
+        """Add a call's gradients, as ``Adapted.backward`` returns them."""
         self.grad.a.add_(update_a)
+        self.grad.b.add_(update_b, alpha=self.scale)
         self._note(update_a, 1.0)
-        for index, (part, _, grad_b) in enumerate(self.grad.parts()):
-            columns = slice(column, column + part.out_features)
-            update = dy[:, columns].T @ t[:, index * rank : (index + 1) * rank]
-            grad_b.add_(update, alpha=self.scale)
-            self._note(update, self.scale)
-            column += part.out_features
+        self._note(update_b, self.scale)
 
     def _note(self, update: Tensor, scale: float) -> None:
         """Add up squares while the update is at hand: the sum of many hides each one's norm."""

@@ -1,13 +1,15 @@
-"""Unmerged LoRA for batches that mix adapters."""
+"""Unmerged LoRA: for batches that mix adapters, and for training one."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from collm.ops.linear import FrozenLinear, NativeLinear
+from collm.ops.native import training_linear as native
 from collm.ops.threads import one_thread
 
 _FUSED_ROWS = 32
@@ -84,3 +86,44 @@ def add_lora_reference(
         if slot >= 0:
             out[row] += bank_a[slot].mv(x[row]) @ bank_b[slot]
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A frozen linear and the one adapter that is trained on it."""
+
+    linear: FrozenLinear
+    a: Tensor
+    """A [rank, in_features], in the linear's dtype."""
+    b: Tensor
+    """Bᵀ [rank, out_features], scale folded in."""
+    part_sizes: Sequence[int]
+    """Outputs of the linears that are fused into it. Each has its own share of the ranks, and B is
+    zero elsewhere."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``x Wᵀ + t Bᵀ`` [num_tokens, out_features] and t = ``x Aᵀ`` [num_tokens, rank]."""
+        if isinstance(self.linear, NativeLinear) and self._is_native:
+            packed, bias = self.linear.packed, self.linear.bias
+            return native.adapted(x, packed, bias, self.a, self.b, self.part_sizes)
+        t = functional.linear(x, self.a)
+        return self.linear.forward(x).addmm_(t, self.b), t
+
+    def backward(self, x: Tensor, t: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradients by x, A and B, for ``dy`` [num_tokens, out_features].
+
+        That by B is [out_features, rank / num_parts]: each part's own block.
+        """
+        if isinstance(self.linear, NativeLinear) and self._is_native:
+            packed = self.linear.packed
+            return native.adapted_back(x, t, dy, packed, self.a, self.b, self.part_sizes)
+        dt = functional.linear(dy, self.b)
+        dx = self.linear.input_grad(dy).addmm_(dt, self.a)
+        outputs = torch.split_with_sizes(dy, list(self.part_sizes), dim=1)
+        ranks = t.chunk(len(self.part_sizes), dim=1)
+        blocks = [part.T @ share for part, share in zip(outputs, ranks, strict=True)]
+        return dx, dt.T @ x, torch.cat(blocks)
+
+    @property
+    def _is_native(self) -> bool:
+        return native.can_adapt(self.a.shape[0], self.part_sizes)

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.nn import functional
 
 from collm.lora.shadow import Shadow, TrainingFactors
 from collm.model.decoder import Decoder
@@ -20,6 +19,7 @@ from collm.model.layers import Project, Target
 from collm.model.weights import LayerWeights
 from collm.ops.elementwise import rms_norm
 from collm.ops.linear import FrozenLinear
+from collm.ops.lora import Adapted
 from collm.pacing.quanta import Quantum, QuantumKind, cut
 from collm.training.halves import AttentionHalf, Half, MlpHalf
 from collm.training.microbatch import MicroBatch
@@ -210,8 +210,8 @@ def _training_projection(layer: LayerWeights, index: int, shadow: Shadow) -> Pro
 def _frozen_projection(layer: LayerWeights, index: int, operand: Operand) -> Project:
     def project(target: Target, x: Tensor) -> Tensor:
         a, b = operand(index, target)
-        y: Tensor = getattr(layer, target).forward(x)
-        return y.addmm_(functional.linear(x, a), b)
+        y, _ = Adapted(getattr(layer, target), a, b, [b.shape[1]]).forward(x)
+        return y
 
     return project
 
@@ -221,17 +221,14 @@ class _LoraLinear(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, base: FrozenLinear, factors: TrainingFactors) -> Tensor:
-        t = functional.linear(x, factors.a)
+        ctx.adapted, ctx.factors = factors.on(base), factors
+        y: Tensor
+        y, t = ctx.adapted.forward(x)
         ctx.save_for_backward(x, t)
-        ctx.base, ctx.factors = base, factors
-        return base.forward(x).addmm_(t, factors.b)
+        return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        x, t = ctx.saved_tensors
-        factors: TrainingFactors = ctx.factors
-        dy = grads[0].contiguous()
-        dt = functional.linear(dy, factors.b)
-        factors.accumulate_(x, t, dt, dy)
-        dx: Tensor = ctx.base.input_grad(dy)
-        return dx.addmm_(dt, factors.a), None, None
+        dx, update_a, update_b = ctx.adapted.backward(*ctx.saved_tensors, grads[0].contiguous())
+        ctx.factors.accumulate_(update_a, update_b)
+        return dx, None, None

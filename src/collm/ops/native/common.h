@@ -110,6 +110,13 @@ inline bf16 rounded(float x) {
   return (bf16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+inline float widened(bf16 x) {
+  const uint32_t bits = (uint32_t)x << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
 // The part of `total` work items that falls to this thread.
 inline void share(int64_t total, int64_t& first, int64_t& last) {
   const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();

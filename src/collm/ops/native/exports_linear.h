@@ -56,15 +56,12 @@ void EXPORT(input_grad)(int format, const bf16* dy, const uint8_t* w, bf16* dx, 
   const Linear call{dy, w, nullptr, dx, rows, in, out, nullptr};
 #pragma omp parallel num_threads(threads)
   {
-    static thread_local std::vector<uint32_t> panel;
-    static thread_local std::vector<float> sums;
-    const int64_t size = out < kPanel ? out : kPanel;
-    grow(panel, size / 2 * kColumns);
-    grow(sums, rows * kColumns);
+    static thread_local InputRoom room;
+    room.fit(call);
     int64_t first, last;
     share(in / kColumns, first, last);
     for (int64_t block = first; block < last; ++block)
-      gradient_of((Format)format, call, block * kColumns, panel.data(), sums.data());
+      gradient_of((Format)format, call, block * kColumns, room, {});
   }
 }
 

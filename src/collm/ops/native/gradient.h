@@ -96,18 +96,52 @@ KERNEL void add_gradient_of(const bf16* dy, int64_t dy_stride, const uint32_t* p
   add_gradient<ROWS>(dy, dy_stride, panel, depth, sums);
 }
 
-// The gradient by 32 inputs. `panel` has room for [kPanel / 2, 32], `sums` for [rows, 32].
-// In this call x is the gradient by the outputs [rows, out], y that by the inputs [rows, in].
-KERNEL void gradient_of(Format format, const Linear& call, int64_t input, uint32_t* panel, float* sums) {
+// Room of one thread.
+struct InputRoom {
+  std::vector<uint32_t> panel;  // [kPanel / 2, 32]
+  std::vector<float> sums;      // [rows, 32]
+
+  void fit(const Linear& call) {
+    grow(panel, (call.out < kPanel ? call.out : kPanel) / 2 * kColumns);
+    grow(sums, call.rows * kColumns);
+  }
+};
+
+// An adapter's part of the gradient, dt A, of dt [rows, rank] and A [rank, in]; null for none.
+struct ThroughAdapter {
+  const bf16* dt = nullptr;
+  const bf16* a = nullptr;
+  int64_t rank = 0;
+};
+
+// Adds x W of all rows to the sums; x lies `stride` from a row to the next, the panel has W.
+inline void add_gradients(const bf16* x, int64_t stride, int64_t depth, int64_t rows, InputRoom& room) {
+  for (int64_t row = 0; row < rows; row += kMaxRows)
+    add_gradient_of<kMaxRows>(x + row * stride, stride, room.panel.data(), depth,
+                              room.sums.data() + row * kColumns,
+                              rows - row < kMaxRows ? rows - row : kMaxRows);
+}
+
+// The gradient by 32 inputs. In this call x is the gradient by the outputs [rows, out], y that by the
+// inputs [rows, in].
+KERNEL void gradient_of(Format format, const Linear& call, int64_t input, InputRoom& room,
+                        const ThroughAdapter& adapter) {
+  float* sums = room.sums.data();
+  uint32_t* panel = room.panel.data();
   std::memset(sums, 0, sizeof(float) * call.rows * kColumns);
+  if (adapter.dt) {
+    for (int64_t j = 0; j < adapter.rank; j += 2)
+      for (int64_t c = 0; c < kColumns; ++c) {
+        const bf16* pair = adapter.a + j * call.in + input + c;
+        panel[j / 2 * kColumns + c] = pair[0] | (uint32_t)pair[call.in] << 16;
+      }
+    add_gradients(adapter.dt, adapter.rank, adapter.rank / 2, call.rows, room);
+  }
   for (int64_t first = 0; first < call.out; first += kPanel) {
     const int64_t size = call.out - first < kPanel ? call.out - first : kPanel;
     for (int64_t output = 0; output < size; output += kColumns)
       unpack(format, call, (first + output) / kColumns, input, panel + output / 2 * kColumns);
-    for (int64_t row = 0; row < call.rows; row += kMaxRows)
-      add_gradient_of<kMaxRows>(call.x + row * call.out + first, call.out, panel, size / 2,
-                                sums + row * kColumns,
-                                call.rows - row < kMaxRows ? call.rows - row : kMaxRows);
+    add_gradients(call.x + first, call.out, size / 2, call.rows, room);
   }
   for (int64_t row = 0; row < call.rows; ++row) {
     narrow(call.y + row * call.in + input, load(sums + row * kColumns));

@@ -29,6 +29,14 @@ _POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, c
 _ARGUMENTS: Mapping[str, list[Any]] = {
     "linear": [_INT, *[_POINTER] * 4, *[_SIZE] * 3, *[_POINTER] * 3, _SIZE, _INT],
     "input_grad": [_INT, *[_POINTER] * 3, *[_SIZE] * 3, _INT],
+    "adapted": [
+        *[_INT, *[_POINTER] * 4, *[_SIZE] * 3],
+        *[_POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _INT],
+    ],
+    "adapted_back": [
+        *[_INT, *[_POINTER] * 4, *[_SIZE] * 3],
+        *[_POINTER, _POINTER, _SIZE, _POINTER, _SIZE, *[_POINTER] * 3, _INT],
+    ],
     "rms_norm": [*[_POINTER] * 3, _SIZE, _SIZE, _FLOAT, _INT],
     "rms_norm_back": [*[_POINTER] * 4, _SIZE, _SIZE, _FLOAT, _INT],
     "silu_mul": [_POINTER, _POINTER, _SIZE, _SIZE, _INT],

@@ -7,3 +7,4 @@
 #include "exports_linear.h"
 #include "layers.h"
 #include "training_attention.h"
+#include "training_linear.h"
