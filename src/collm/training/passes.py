@@ -20,6 +20,7 @@ from collm.model.weights import LayerWeights
 from collm.ops.elementwise import rms_norm
 from collm.ops.linear import FrozenLinear
 from collm.ops.lora import Adapted
+from collm.ops.loss import cross_entropy
 from collm.pacing.quanta import Quantum, QuantumKind, cut
 from collm.training.halves import AttentionHalf, Half, MlpHalf
 from collm.training.microbatch import MicroBatch
@@ -164,18 +165,17 @@ class Pass:
         hidden = self._hidden.index_select(0, rows).requires_grad_(wants_gradient)
         with torch.set_grad_enabled(wants_gradient):
             normed = rms_norm(hidden, weights.final_norm, spec.rms_norm_eps)
+        samples = self._batch.sample_of_target[first:last]
         with torch.no_grad():
-            logprobs = weights.head.forward(normed.detach()).float().log_softmax(dim=-1)
-            losses = -logprobs.gather(1, targets.unsqueeze(1)).squeeze(1)
-            samples = self._batch.sample_of_target[first:last]
-            self.loss.total.index_add_(0, samples, losses)
+            logits = weights.head.forward(normed.detach())
             if not wants_gradient:
-                is_wrong = logprobs.argmax(dim=-1) != targets
+                is_wrong = logits.argmax(dim=-1) != targets
                 self.loss.num_wrong.index_add_(0, samples, is_wrong.to(torch.int64))
+            losses, d_logits = cross_entropy(logits, targets, wants_gradient=wants_gradient)
+            self.loss.total.index_add_(0, samples, losses)
+            if d_logits is None:
                 return hidden
-            probs = logprobs.exp_()
-            probs.scatter_add_(1, targets.unsqueeze(1), -torch.ones_like(losses).unsqueeze(1))
-            d_normed = weights.head_gradient.input_grad(probs.to(normed.dtype))
+            d_normed = weights.head_gradient.input_grad(d_logits)
             d_normed = (d_normed * self._batch.weights[samples].unsqueeze(1)).to(normed.dtype)
         (d_hidden,) = torch.autograd.grad(normed, hidden, d_normed)
         return d_hidden

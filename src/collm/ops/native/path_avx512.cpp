@@ -6,5 +6,6 @@
 #include "elementwise.h"
 #include "exports_linear.h"
 #include "layers.h"
+#include "loss.h"
 #include "training_attention.h"
 #include "training_linear.h"
