@@ -27,7 +27,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from common import Report, checkpoint_folder, make_parser, progress
@@ -37,13 +36,12 @@ import torch
 
 from collm.cli.demo_settings import job_settings
 from collm.cli.demo_sites import RANK
-from collm.workload.samples import by_group, group_split, load_samples
+from collm.workload.samples import group_split, load_samples
 from federated_scores import Comparison, Score, compare
 from federated_sides import Examinee, Model
 from federated_store import Outcome, OutcomeFolder
-from federated_trial import CENTRAL, FEDERATED, TASK, Members, Task, Trial, local_way, ways_to_learn
-
-_OUT_OF_SCOPE = "oos"
+from federated_trial import CENTRAL, FEDERATED, Members, Task, Trial, local_way, ways_to_learn
+from intents import OUT_OF_SCOPE, TASK, draw_questions
 
 
 def main() -> None:
@@ -101,7 +99,7 @@ def _report_seed(
 ) -> dict[str, str]:
     found = {way: folder.get(seed, way) for way in ways_to_learn(members)}
     domains = {
-        member: frozenset(sample.group for sample in samples) - {_OUT_OF_SCOPE}
+        member: frozenset(sample.group for sample in samples) - {OUT_OF_SCOPE}
         for member, samples in members.items()
     }
     local = {member: found[local_way(member)].score for member in members}
@@ -136,22 +134,15 @@ def _ratio(value: float | None) -> str:
 
 
 def _deal(arguments: argparse.Namespace) -> Members:
-    parts = group_split(load_samples(TASK, "train"), arguments.members, (_OUT_OF_SCOPE,))
+    parts = group_split(load_samples(TASK, "train"), arguments.members, (OUT_OF_SCOPE,))
     return {f"r{index}": part for index, part in enumerate(parts)}
 
 
 def _make_task(model: Model, members: Members, arguments: argparse.Namespace) -> Task:
-    random = Random(0)
-    questions = [
-        question
-        for domain, samples in by_group(load_samples(TASK, "test")).items()
-        if domain != _OUT_OF_SCOPE
-        for question in random.sample(samples, min(arguments.questions, len(samples)))
-    ]
     return Task(
         members=members,
         general=model.prepare_general(load_samples("medquad")),
-        questions=questions,
+        questions=draw_questions(arguments.questions),
     )
 
 

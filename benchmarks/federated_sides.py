@@ -26,6 +26,7 @@ from collm.model.checkpoint import Checkpoint
 from collm.model.decoder import Decoder
 from collm.model.tokenizer import Tokenizer
 from collm.model.weights import load_weights
+from collm.ops.quantized import Quantization
 from collm.pacing.quanta import QuantumKind
 from collm.replica.job_builder import conversation_of
 from collm.training.base_version import BaseVersion, fresh_state
@@ -51,14 +52,18 @@ class Model:
     Args:
         folder: Its checkpoint.
         dtype: Of its weights.
+        quantization: What its linears are rounded to.
     """
 
-    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
+    def __init__(
+        self, folder: Path, dtype: torch.dtype, quantization: Quantization | None = None
+    ) -> None:
         checkpoint = Checkpoint(folder)
         self.spec = checkpoint.spec
         self.dtype = dtype
         self.memory = plan_memory(MemoryConfig(), self.spec, dtype)
-        weights = load_weights(checkpoint, self.spec, dtype, torch.device("cpu"))
+        device = torch.device("cpu")
+        weights = load_weights(checkpoint, self.spec, dtype, device, quantization)
         self.decoder = Decoder(self.spec, weights, self.memory.max_model_len)
         self.tokenizer = Tokenizer(folder, self.spec.eos_token_ids)
 

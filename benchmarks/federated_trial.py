@@ -16,8 +16,8 @@ from collm.training.config import JobConfig
 from collm.training.samples import TokenSample
 from common import progress
 from federated_sides import Learner, Model, aggregate_updates, read_version
+from intents import TASK
 
-TASK = "clinc150"
 CENTRAL = "central"
 FEDERATED = "federated"
 _LOCAL_ONLY = "local-only"

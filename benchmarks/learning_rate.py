@@ -8,7 +8,6 @@ Run as: python benchmarks/learning_rate.py [--ways 1e-3:20 2e-3:20 2e-3:12]
 
 import argparse
 from collections.abc import Sequence
-from random import Random
 from typing import NamedTuple
 
 from common import Report, checkpoint_folder, make_parser, progress
@@ -18,14 +17,11 @@ import torch
 
 from collm.chats import Sample
 from collm.training.config import JobConfig
-from collm.workload.samples import by_group, load_samples
+from collm.workload.samples import load_samples
 from federated_sides import Examinee, Learner, Model
+from intents import TASK, TOKENS_A_SAMPLE, draw_questions
 
 RANK = 16
-_TASK = "clinc150"
-_OUT_OF_SCOPE = "oos"
-_TOKENS_A_SAMPLE = 38
-"""Of clinc150 with its instruction, about."""
 _WHOLE_TASK = "all"
 
 
@@ -47,10 +43,10 @@ class Way(NamedTuple):
     def config(self, seed: int) -> JobConfig:
         return JobConfig(
             adapter=f"intents-{seed}",
-            data=_TASK,
+            data=TASK,
             rank=RANK,
             learning_rate=self.learning_rate,
-            tokens_per_step=self.samples_per_step * _TOKENS_A_SAMPLE,
+            tokens_per_step=self.samples_per_step * TOKENS_A_SAMPLE,
             seed=seed,
         )
 
@@ -65,11 +61,11 @@ def shares(
     """Learn one way; return the exact match at each stop."""
     general = model.prepare_general(load_samples("medquad"))
     learner = Learner(
-        _WHOLE_TASK, model, load_samples(_TASK, "train"), general, way.config(args.seed)
+        _WHOLE_TASK, model, load_samples(TASK, "train"), general, way.config(args.seed)
     )
     found = []
     for stop in range(1, args.rounds + 1):
-        trained = learner.train(stop, args.samples * _TOKENS_A_SAMPLE, None)
+        trained = learner.train(stop, args.samples * TOKENS_A_SAMPLE, None)
         answers = examinee.answer(questions, trained.state)
         found.append(sum(is_right for _, is_right in answers) / len(answers))
         progress(f"{way}: {trained.num_examples} samples, {found[-1]:.0%}")
@@ -81,13 +77,7 @@ def main() -> None:
     args = _arguments()
     report = Report("Learning rate and size of steps", args)
     model = Model(checkpoint_folder(args), getattr(torch, args.dtype))
-    random = Random(0)
-    questions = [
-        question
-        for domain, samples in by_group(load_samples(_TASK, "test")).items()
-        if domain != _OUT_OF_SCOPE
-        for question in random.sample(samples, args.questions)
-    ]
+    questions = draw_questions(args.questions)
     examinee = Examinee(model, RANK)
     found = {str(way): shares(model, examinee, questions, way, args) for way in args.ways}
     rows = [
