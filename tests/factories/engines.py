@@ -207,7 +207,7 @@ def teacher_forced_logits(
         )
         num_rows = sum(item.num_new_tokens for item in items)
         batch = replace(builder.build(items), sample_rows=torch.arange(num_rows))
-        rows = forward(batch)
+        rows = forward(batch).float()
         for item, part in zip(
             items, rows.split([item.num_new_tokens for item in items]), strict=True
         ):

@@ -59,7 +59,7 @@ class Decoder:
         """Write the step's keys and values to ``caches``; return its logits.
 
         Returns:
-            Float logits [num_samples, vocab_size] of the batch's ``sample_rows``.
+            Logits [num_samples, vocab_size] of the batch's ``sample_rows``.
         """
         x = self.weights.embedding.index_select(0, batch.token_ids)
         rotation = self.rotary.rows(batch.positions)
@@ -79,13 +79,13 @@ class Decoder:
         return self.logits(x.index_select(0, batch.sample_rows))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return float logits [num_rows, vocab_size].
+        """Return logits [num_rows, vocab_size], in the weights' dtype.
 
         Args:
             hidden: Residual stream after the last layer [num_rows, hidden_size].
         """
         normed = rms_norm(hidden, self.weights.final_norm, self.spec.rms_norm_eps)
-        return self.weights.head.forward(normed).float()
+        return self.weights.head.forward(normed)
 
 
 def _serving_projection(

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from collm.ops.native import loss as native
+from collm.ops.native import logits as native
 from collm.ops.native.library import can_take
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from collm.ops.native import logits as native
+from collm.ops.native.library import can_take
 from collm.types import SamplingParams, TokenLogprobs
 
 _CANDIDATES = 1024
@@ -71,34 +73,40 @@ class SamplingRow:
 
 
 def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int | None]:
-    """Return one token id per row of ``logits`` [num_rows, vocab_size], float32; not changed.
+    """Return one token id per row of ``logits`` [num_rows, vocab_size], which stay as they are.
 
     A row with NaN or infinity in it has none: whatever were drawn, the model did not say it.
     """
-    top = logits.max(dim=-1)  # NaN counts as the largest
-    is_finite: list[bool] = top.values.isfinite().tolist()
-    greedy: list[int] = top.indices.tolist()
-    tokens: list[int | None] = []
+    tokens = _most_likely(logits)
     for index, row in enumerate(rows):
-        if not is_finite[index]:
-            tokens.append(None)
-        elif row.is_plain_greedy:
-            tokens.append(greedy[index])
-        else:
-            tokens.append(_sample_row(logits[index], row))
+        if tokens[index] is not None and not row.is_plain_greedy:
+            tokens[index] = _sample_row(logits[index], row)
     return tokens
 
 
 def token_logprobs(logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
     """Return log-probabilities of the unmodified distribution ``logits`` [vocab_size]."""
-    logprobs = logits.log_softmax(dim=-1)
+    logprobs = logits.float().log_softmax(dim=-1)
     values, ids = logprobs.topk(num_top)
     top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
     return TokenLogprobs(float(logprobs[token_id]), top)
 
 
+def _most_likely(logits: Tensor) -> list[int | None]:
+    """Return each row's most likely token, the first of several; ``None`` if it is not finite."""
+    if can_take(logits):
+        found: list[int] = native.most_likely(logits).tolist()
+        return [None if token_id < 0 else token_id for token_id in found]
+    top = logits.max(dim=-1)  # NaN counts as the largest
+    finite: list[bool] = top.values.isfinite().tolist()
+    return [
+        token_id if is_finite else None
+        for token_id, is_finite in zip(top.indices.tolist(), finite, strict=True)
+    ]
+
+
 def _sample_row(logits: Tensor, row: SamplingRow) -> int:
-    logits = logits.clone()
+    logits = logits.to(torch.float32, copy=True)
     row.adjust_(logits)
     if row.params.temperature == 0.0:
         return int(logits.argmax())

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from collm.ops.sampling import SamplingRow, sample, token_logprobs
 from collm.types import SamplingParams
+from factories.kernels import PATHS, computing_on
 
 VOCAB_SIZE = 12
 
@@ -249,3 +250,27 @@ def test_logprobs_are_the_log_softmax_of_the_plain_logits(num_top):
     assert ids == logits.argsort(descending=True)[:num_top].tolist()
     values = torch.tensor([value for _, value in report.top], dtype=torch.float64)
     assert_close(values, expected[ids], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("path", [*PATHS, "torch"])
+@pytest.mark.parametrize("vocab_size", [32, 1_056, 4_128])
+def test_the_first_of_the_most_likely_tokens_is_found_in_bfloat16(path, vocab_size):
+    logits = random_logits(0, 8 * vocab_size).view(8, vocab_size).bfloat16()
+    expected: list[int | None] = logits.argmax(dim=-1).tolist()
+    logits[1, [vocab_size - 1, vocab_size // 2]] = 50.0  # a tie
+    logits[2] = -logits[2].abs() - 3.0
+    logits[2, vocab_size - 2] = -0.0
+    logits[3, vocab_size // 3] = torch.nan
+    logits[4, 0] = torch.inf
+    logits[5, 1:] = torch.nan
+    expected[1:6] = [vocab_size // 2, vocab_size - 2, None, None, None]
+    with computing_on(path):
+        assert sample(logits, [row(temperature=0.0)] * 8) == expected
+
+
+@pytest.mark.parametrize("path", [*PATHS, "torch"])
+def test_draws_from_bfloat16_logits_are_those_from_their_values(path):
+    logits = random_logits(1, 64).bfloat16().expand(20, -1)
+    rows = [row(seed=str(index), temperature=1.0, top_p=0.9) for index in range(20)]
+    with computing_on(path):
+        assert sample(logits, rows) == sample(logits.float(), rows)

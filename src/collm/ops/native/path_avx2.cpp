@@ -6,6 +6,6 @@
 #include "elementwise.h"
 #include "exports_linear.h"
 #include "layers.h"
-#include "loss.h"
+#include "logits.h"
 #include "training_attention.h"
 #include "training_linear.h"
