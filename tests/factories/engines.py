@@ -121,15 +121,16 @@ def build_engine(
     config: SchedulerConfig | None = None,
     max_prefill: int = 10_000,
     max_model_len: int = 256,
+    device: torch.device = CPU,
 ) -> Engine:
     """Load a checkpoint and wire an engine around it; the base model is called ``base``."""
     config = config or SchedulerConfig()
     checkpoint = Checkpoint(checkpoint_folder)
     spec = checkpoint.spec
-    decoder = Decoder(spec, load_weights(checkpoint, spec, dtype, CPU), max_model_len)
+    decoder = Decoder(spec, load_weights(checkpoint, spec, dtype, device), max_model_len)
     memory = MemoryPlan(num_blocks=num_blocks, block_size=block_size, max_model_len=max_model_len)
-    caches = allocate_caches(memory, spec, dtype, CPU)
-    bank = AdapterBank(lora_layout(spec, max_rank), num_slots, dtype, CPU)
+    caches = allocate_caches(memory, spec, dtype, device)
+    bank = AdapterBank(lora_layout(spec, max_rank), num_slots, dtype, device)
     blocks = BlockManager(num_blocks, block_size, enable_prefix_cache=config.enable_prefix_cache)
     store = AdapterStore(bank, BASE_MODEL, blocks.evict_version)
     eos_token_ids = frozenset(spec.eos_token_ids)
@@ -206,7 +207,8 @@ def teacher_forced_logits(
             key=row_order,
         )
         num_rows = sum(item.num_new_tokens for item in items)
-        batch = replace(builder.build(items), sample_rows=torch.arange(num_rows))
+        all_rows = torch.arange(num_rows, device=engine.caches[0].device)
+        batch = replace(builder.build(items), sample_rows=all_rows)
         rows = forward(batch).float()
         for item, part in zip(
             items, rows.split([item.num_new_tokens for item in items]), strict=True

@@ -47,7 +47,7 @@ def test_packed_attention_equals_each_sample_alone(
     weight = torch.randn(num_rows, NUM_HEADS * HEAD_DIM, generator=generator, dtype=torch.float64)
 
     packed = pack_attention(
-        num_prefix, lengths, len(q), window, torch.float64, without_prefix=without_prefix
+        num_prefix, lengths, len(q), window, q.dtype, q.device, without_prefix=without_prefix
     )
     out = packed.attend(q, kv)
     grads = torch.autograd.grad((out * weight).sum(), (q, kv))

@@ -50,7 +50,8 @@ class Decoder:
         self.spec = spec
         self.weights = weights
         inv_freq, scaling = inverse_frequencies(spec.rope, spec.head_dim)
-        self.rotary = RotaryTable(inv_freq, scaling, max_model_len, weights.embedding.dtype)
+        dtype, device = weights.embedding.dtype, weights.embedding.device
+        self.rotary = RotaryTable(inv_freq, scaling, max_model_len, dtype, device)
 
     @torch.inference_mode()
     def forward(

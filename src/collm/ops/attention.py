@@ -80,7 +80,7 @@ def paged_attention(q: Tensor, kv: Tensor, cache: Tensor, plan: AttentionPlan) -
         parts.append(attend_decodes(q[: plan.num_decode], cache, plan))
     parts += [attend_span(q, kv, cache, span, plan.window) for span in plan.spans]
     out = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return out.view(num_tokens, num_heads * head_dim)
+    return out.reshape(num_tokens, num_heads * head_dim)
 
 
 def can_attend_natively(cache: Tensor) -> bool:

@@ -20,13 +20,21 @@ class RotaryTable:
     """
 
     def __init__(
-        self, inv_freq: Tensor, scaling: float, max_position: int, dtype: torch.dtype
+        self,
+        inv_freq: Tensor,
+        scaling: float,
+        max_position: int,
+        dtype: torch.dtype,
+        device: torch.device | None = None,
     ) -> None:
-        """Tabulate ``inv_freq`` [head_dim / 2] for ``max_position`` positions in ``dtype``."""
+        """Tabulate ``inv_freq`` [head_dim / 2] for ``max_position`` positions in ``dtype``.
+
+        The table lies on ``device``, or else where ``inv_freq`` is.
+        """
         angles = torch.outer(torch.arange(max_position, dtype=torch.float32), inv_freq.float())
         cos, sin = angles.cos() * scaling, angles.sin() * scaling
-        self._cos = torch.cat((cos, cos), dim=-1).to(dtype)
-        self._sin = torch.cat((-sin, sin), dim=-1).to(dtype)
+        self._cos = torch.cat((cos, cos), dim=-1).to(device, dtype)
+        self._sin = torch.cat((-sin, sin), dim=-1).to(device, dtype)
 
     def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return (cos, sin), each [num_tokens, 1, head_dim], for ``positions`` [num_tokens]."""

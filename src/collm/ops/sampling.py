@@ -59,7 +59,7 @@ class SamplingRow:
         """Apply penalties and the minimum length to ``logits`` [vocab_size], in place."""
         p = self.params
         if p.repetition_penalty != 1.0:
-            seen = torch.tensor(sorted({*self.prompt, *self.output}), dtype=torch.long)
+            seen = sorted({*self.prompt, *self.output})
             values = logits[seen]
             logits[seen] = torch.where(
                 values > 0, values / p.repetition_penalty, values * p.repetition_penalty
@@ -67,7 +67,7 @@ class SamplingRow:
         if self.output and (p.presence_penalty or p.frequency_penalty):
             counts = Counter(self.output)
             penalties = [p.presence_penalty + p.frequency_penalty * n for n in counts.values()]
-            logits[list(counts)] -= torch.tensor(penalties)
+            logits[list(counts)] -= logits.new_tensor(penalties)
         if self._is_below_minimum:
             logits[list(self.stop_token_ids)] = -torch.inf
 

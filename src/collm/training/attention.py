@@ -80,6 +80,7 @@ def pack_attention(
     num_rows: int,
     window: int | None,
     dtype: torch.dtype,
+    device: torch.device,
     *,
     without_prefix: Set[int] = frozenset(),
 ) -> PackedAttention:
@@ -91,11 +92,12 @@ def pack_attention(
         num_rows: All rows; those after the last sample attend to nothing and come out zero.
         window: Sliding-window width of the layers; ``None`` attends to everything before.
         dtype: Compute dtype, which the masks are in.
+        device: Where the rows are.
         without_prefix: Indices of samples that do not begin with the prefix.
     """
     groups = []
     if num_prefix:
-        groups.append(_make_group([0], [num_prefix], 0, num_rows, window, dtype))
+        groups.append(_make_group([0], [num_prefix], 0, num_rows, window, dtype, device))
     spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
     start = num_prefix
     for index, length in enumerate(lengths):
@@ -105,16 +107,18 @@ def pack_attention(
         start += length
     for (_, prefix), group in spans.items():
         starts, group_lengths = zip(*group, strict=True)
-        groups.append(_make_group(starts, group_lengths, prefix, num_rows, window, dtype))
+        groups.append(_make_group(starts, group_lengths, prefix, num_rows, window, dtype, device))
     return PackedAttention(num_prefix, tuple(groups))
 
 
-def attention_to_earlier(rows: range, window: int | None, dtype: torch.dtype) -> PackedAttention:
+def attention_to_earlier(
+    rows: range, window: int | None, dtype: torch.dtype, device: torch.device
+) -> PackedAttention:
     """Lay out attention of some rows of one sample to themselves and to all rows before them.
 
     Arguments as those of ``pack_attention``. Queries of earlier rows come out zero.
     """
-    group = _make_group([rows.start], [len(rows)], rows.start, rows.stop, window, dtype)
+    group = _make_group([rows.start], [len(rows)], rows.start, rows.stop, window, dtype, device)
     return PackedAttention(rows.start, (group,))
 
 
@@ -125,20 +129,21 @@ def _make_group(
     num_rows: int,
     window: int | None,
     dtype: torch.dtype,
+    device: torch.device,
 ) -> AttentionGroup:
     length = -(-max(lengths) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE
-    offsets = torch.arange(length)
-    rows = torch.tensor(starts).unsqueeze(1) + offsets
-    is_real = offsets < torch.tensor(lengths).unsqueeze(1)
+    offsets = torch.arange(length, device=device)
+    rows = torch.tensor(starts, device=device).unsqueeze(1) + offsets
+    is_real = offsets < torch.tensor(lengths, device=device).unsqueeze(1)
     padded_rows = torch.where(is_real, rows, num_rows).flatten()
-    places = torch.full((num_rows + 1,), len(padded_rows))
-    places[padded_rows] = torch.arange(len(padded_rows))
+    places = torch.full((num_rows + 1,), len(padded_rows), device=device)
+    places[padded_rows] = torch.arange(len(padded_rows), device=device)
     queries = (num_prefix + offsets).unsqueeze(1)
-    key_positions = torch.arange(num_prefix + length)
+    key_positions = torch.arange(num_prefix + length, device=device)
     visible = key_positions <= queries
     if window is not None:
         visible &= key_positions > queries - window
-    mask = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, -torch.inf)
+    mask = queries.new_zeros(visible.shape, dtype=dtype).masked_fill_(~visible, -torch.inf)
     return AttentionGroup(len(starts), padded_rows, places[:num_rows], mask)
 
 

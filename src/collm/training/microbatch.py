@@ -1,7 +1,7 @@
 """Several samples packed into one forward and backward, without padding or cross-attention."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -84,6 +84,13 @@ class MicroBatch:
         ends = list(accumulate(unit * size for size in sizes))
         return tuple(map(range, [0, *ends], ends))
 
+    def to(self, device: torch.device) -> "MicroBatch":
+        """Return the batch with its tensors on ``device``."""
+        names = (
+            "token_ids", "positions", "loss_rows", "targets", "sample_of_target", "weights",
+        )  # fmt: skip
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
     def attention(
         self, window: int | None, dtype: torch.dtype, head_dim: int, rows: range | None = None
     ) -> PackedAttention | NativeAttention:
@@ -95,11 +102,12 @@ class MicroBatch:
             head_dim: Features of a head.
             rows: One of several ``pieces``: its queries, and the keys of all rows up to its end.
         """
-        is_native = can_attend(dtype, head_dim)
+        device = self.token_ids.device
+        is_native = device.type == "cpu" and can_attend(dtype, head_dim)
         if rows is not None and len(rows) < self.num_tokens:
             if is_native:  # to the kernels, earlier rows are a prefix
                 return span_attention(rows.start, [len(rows)], window, without_prefix=frozenset())
-            return attention_to_earlier(rows, window, dtype)
+            return attention_to_earlier(rows, window, dtype, device)
         if is_native:
             return span_attention(
                 self.num_prefix, self.lengths, window, without_prefix=self.without_prefix
@@ -110,6 +118,7 @@ class MicroBatch:
             self.num_tokens,
             window,
             dtype,
+            device,
             without_prefix=self.without_prefix,
         )
 

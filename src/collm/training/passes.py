@@ -69,14 +69,16 @@ class Pass:
         max_rows: int | None = None,
     ) -> None:
         self._decoder = decoder
-        self._batch = batch
+        self._batch = batch = batch.to(decoder.weights.embedding.device)
         self._adapter = adapter
         self._pieces = batch.pieces(max_rows)
         self._loss_pieces = cut(batch.num_supervised, max_loss_rows)
         self._hidden = torch.empty(0)
         num_samples = len(batch.lengths)
-        counts = torch.bincount(batch.sample_of_target, minlength=num_samples)
-        self.loss = LossSums(torch.zeros(num_samples), counts, torch.zeros_like(counts))
+        owners = batch.sample_of_target
+        counts = owners.new_zeros(num_samples).index_add_(0, owners, torch.ones_like(owners))
+        total = torch.zeros_like(counts, dtype=torch.float32)
+        self.loss = LossSums(total, counts, torch.zeros_like(counts))
 
     def learn(self, shadow: Shadow, activations: Activations) -> Iterator[Quantum]:
         """Add the gradient of the summed loss, samples weighted, to ``shadow.gradient``."""

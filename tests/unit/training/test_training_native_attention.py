@@ -52,7 +52,13 @@ def test_outputs_and_gradients_equal_the_plain_ones(
     grads = torch.autograd.grad(out, (q, kv), weight)
 
     plain = pack_attention(
-        num_prefix, lengths, num_rows, window, torch.float64, without_prefix=without_prefix
+        num_prefix,
+        lengths,
+        num_rows,
+        window,
+        torch.float64,
+        q.device,
+        without_prefix=without_prefix,
     )
     q64, kv64 = (t.detach().double().requires_grad_() for t in (q, kv))
     expected = plain.attend(q64, kv64)
