@@ -77,7 +77,7 @@ class FakeMember:
     failure: str | None = None
     """Why its training fails."""
     report_changes: Mapping[str, Any] = field(default_factory=dict)
-    before_promote: Callable[[], Awaitable[None]] | None = None
+    before_promote: Callable[[], Awaitable[object]] | None = None
     base_digest: str = DIGEST
     plans: list[RoundPlan] = field(default_factory=list)
     versions: dict[VersionId, AdapterFiles] = field(default_factory=dict)

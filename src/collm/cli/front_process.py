@@ -80,6 +80,7 @@ def run_front(
         planner = _planner(config.cluster.planning, members, router, folder, timing)
         observers = (partial(count_round, metrics), partial(trace_round, traces))
         coordinator = _coordinator(config, members, folder, timing, sent, planner, observers)
+        router.spare(coordinator.caught_up)
         backends = FrontBackends(
             registry=registry,
             router=router,

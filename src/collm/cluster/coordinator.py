@@ -131,6 +131,10 @@ class Coordinator:
         decisions.return_to_base(adapter, "asked for", {})
         return replace(self._spreader.target(active), version=BASE)
 
+    def caught_up(self, adapter: str) -> Collection[str] | None:
+        """Return the replicas that serve an adapter as they should; ``None`` if nobody must."""
+        return self._catch_up.caught_up(adapter)
+
     def status(self) -> dict[str, Any]:
         """Return how learning together stands, as plain JSON values: an entry per adapter."""
         active = self._folder.decisions.active()

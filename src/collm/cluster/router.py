@@ -1,7 +1,7 @@
 """Choose the replica for a request: chance to meet the objectives, quality, price of the work."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from random import Random
 
 from collm.cluster.affinity import Cached
@@ -48,8 +48,18 @@ class Router:
     def __init__(self, config: RouterConfig, random: Random) -> None:
         self._config = config
         self._random = random
+        self._caught_up: Callable[[str], Collection[str] | None] = _everybody
         self._prices: Mapping[str, float] = {}
         self._traffic: Mapping[str, Mapping[str, float]] = {}
+
+    def spare(self, caught_up: Callable[[str], Collection[str] | None]) -> None:
+        """Send nothing to a replica that still catches up with others, while these can answer.
+
+        Args:
+            caught_up: Returns who need not, of the adapter that is asked for; ``None`` for
+                everybody. Called for every request.
+        """
+        self._caught_up = caught_up
 
     def follow(
         self, prices: Mapping[str, float], traffic: Mapping[str, Mapping[str, float]]
@@ -94,6 +104,9 @@ class Router:
         ids = [] if pool is None else self._candidate_ids(request, pool, sent, cached, exclude)
         if not ids:
             return Turned(1.0, TurnedReason.NO_REPLICA)
+        caught_up = self._caught_up(request.model)
+        if caught_up is not None:  # an older version is better than none
+            ids = [one for one in ids if one in caught_up] or ids
         forecasts = self._forecasts(request, ids, snapshots, sent, cached, now_s)
         num_output = max(request.num_output_tokens_guess, 1)
         if all(one.overdue_s(num_output) > 0.0 for one in forecasts):
@@ -235,6 +248,10 @@ class Router:
         cheapest, most = min(costs), _MAX_COST * at_stake
         for index, cost in enumerate(costs):
             values[index] -= min(cost - cheapest, most)
+
+
+def _everybody(_: str) -> None:
+    return None
 
 
 def _qualities(forecasts: list[Forecast]) -> list[float]:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,18 +178,27 @@ class CatchUp:
         self._spreader = spreader
         self._timing = timing
         self._settled: set[tuple[str, Target]] = set()
+        self._caught_up: dict[str, set[str]] = {}
         self._busy: set[str] = set()
         self._not_before_s: dict[str, float] = {}
+
+    def caught_up(self, adapter: str) -> Collection[str] | None:
+        """Return who need not be brought to an adapter's active version any more.
+
+        ``None`` while there is no such version, or it changes. Who has just come back is not among
+        them before it was looked at.
+        """
+        return self._caught_up.get(adapter)
 
     def look(self, tasks: asyncio.TaskGroup) -> None:
         """Begin to bring everyone who is behind up to date, in ``tasks``, and return at once.
 
         Nobody waits for another replica; who cannot be brought now is tried again later.
         """
-        live = self._members.live()
+        live, targets = self._members.live(), self._targets()
         wanted = {
             (replica_id, target)
-            for target in self._targets()
+            for target in targets
             for replica_id, snapshot in live.items()
             if target.concerns(snapshot)
         }
@@ -204,6 +213,14 @@ class CatchUp:
             if is_due and replica_id not in self._busy:
                 self._busy.add(replica_id)
                 tasks.create_task(self._bring(replica_id, target))
+        self._caught_up = {
+            target.adapter: {
+                replica_id
+                for replica_id, snapshot in live.items()
+                if (replica_id, target) in self._settled or not target.concerns(snapshot)
+            }
+            for target in targets
+        }
 
     def _targets(self) -> list[Target]:
         """Return what replicas shall serve, but for adapters whose version changes right now."""
@@ -224,6 +241,7 @@ class CatchUp:
             if is_wanted():
                 _log.info("%s: %s caught up with %s", target.adapter, replica_id, version)
                 self._settled.add((replica_id, target))
+                self._caught_up.setdefault(target.adapter, set()).add(replica_id)
         except (CollmError, OSError, sqlite3.Error) as error:  # a timeout is an OSError
             _log.warning("%s cannot catch up with %s yet: %s", replica_id, version, error)
             self._not_before_s[replica_id] = self._timing.clock.now_s() + _RETRY_S

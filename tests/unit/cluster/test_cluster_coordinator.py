@@ -134,6 +134,25 @@ def test_replica_restarted_with_an_older_version_catches_up(
     run_until(coordinator(cluster, folder, TIMING), lambda: True, wake)
 
 
+def test_replica_that_comes_back_is_not_among_the_others_until_it_has_caught_up(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    Rounds(cluster, folder).run()
+    coordinating = coordinator(cluster, folder, TIMING)
+    may_promote = asyncio.Event()
+    back = FakeMember("c", before_promote=may_promote.wait)
+    cluster.members |= {"c": back, "d": FakeMember("d", base_digest="e" * 64)}
+
+    async def catch_up() -> None:
+        may_promote.set()
+        while coordinating.caught_up(ADAPTER) != {"a", "b", "c", "d"}:
+            await asyncio.sleep(0.002)
+        assert back.active == {ADAPTER: "ours@1"}
+
+    assert coordinating.caught_up(ADAPTER) is None
+    run_until(coordinating, lambda: coordinating.caught_up(ADAPTER) == {"a", "b", "d"}, catch_up)
+
+
 def test_replica_that_takes_long_to_catch_up_holds_up_nobody_else(
     folder: FrontFolder, cluster: FakeCluster
 ) -> None:
@@ -178,15 +197,16 @@ def test_rollback_on_one_replica_alone_is_not_undone_while_it_stays(
     rounds = Rounds(cluster, folder)
     rounds.run()
     rounds.run()
-    a = cluster.members["a"]
+    a, coordinating = cluster.members["a"], coordinator(cluster, folder, TIMING)
 
     async def roll_back_alone() -> None:
         await asyncio.sleep(0.05)
         a.active[ADAPTER] = folder.versions.published()[0].version
         await asyncio.sleep(0.05)
         assert a.active == {ADAPTER: "ours@1"}
+        assert coordinating.caught_up(ADAPTER) == {"a", "b"}
 
-    run_until(coordinator(cluster, folder, TIMING), lambda: True, roll_back_alone)
+    run_until(coordinating, lambda: True, roll_back_alone)
 
 
 def test_rollback_reaches_all_replicas_and_is_on_record(

@@ -340,6 +340,16 @@ def test_an_excluded_replica_is_not_chosen() -> None:
     assert isinstance(turned, Turned)
 
 
+def test_a_replica_that_catches_up_is_spared_while_another_can_answer() -> None:
+    table = ReplicaTable([make_snapshot("back"), make_snapshot("busy", **BUSY)])
+    router = make_router()
+    router.spare(lambda model: {"busy"} if model == ADAPTER else None)
+    assert choose(router, make_request(), table, Sent()).replica_id == "busy"
+    assert choose(router, make_request(model=BASE_MODEL), table, Sent()).replica_id == "back"
+    table.drop("busy")
+    assert choose(router, make_request(), table, Sent()).replica_id == "back"
+
+
 def test_a_request_goes_to_a_replica_that_serves_its_model() -> None:
     table = ReplicaTable([make_snapshot("a", names=(BASE_MODEL,)), make_snapshot("b", **BUSY)])
     assert choose(make_router(), make_request(), table, Sent()).replica_id == "b"
