@@ -233,15 +233,20 @@ async def play(
     return answers, observer
 
 
-def promotions_of(folder: Path) -> list[Promotion]:
-    """Return what the front decided, from the folder that it left."""
+def promotions_of(folder: Path) -> tuple[list[Promotion], int]:
+    """Return what the front promoted, from the folder that it left.
+
+    Also how many of the promotions missed a live replica in their time.
+    """
     path = folder / "data" / FRONT
     with FrontFolder(path, max_versions=1_000, now_s=time.time) as front:
-        return [
+        promotions = [
             Promotion(one.decided_at_s, one.version)
             for one in front.decisions.history(ADAPTER)
             if one.kind is DecisionKind.PROMOTION and one.version is not None
         ]
+        spreads = [one.results.get("promotion", {}) for one in front.rounds.latest(ADAPTER, 1_000)]
+    return promotions, sum(spread.get("is_partial", False) for spread in spreads)
 
 
 def say(text: str) -> None:
@@ -266,13 +271,14 @@ def main() -> None:
     requests = make_requests(arguments.minutes, arguments.requests_per_s, arguments.seed)
     with serving(configure(folder, arguments), folder / "server.log") as url:
         answers, observer = asyncio.run(play(url, folder, requests, arguments))
-    promotions, stalls = promotions_of(folder), observer.clock.stalls
+    (promotions, num_partial), stalls = promotions_of(folder), observer.clock.stalls
     digests = {version: frozenset(seen) for version, seen in observer.digests.items()}
     findings = judge(answers, promotions, digests, stalls)
     found = {
         **asdict(findings),
         "rounds": observer.num_rounds,
         "promotions": len(promotions),
+        "partial_promotions": num_partial,
         "kills": [asdict(kill) for kill in observer.kills],
         "stalls_s": [stall.ended_at_s - stall.begun_at_s for stall in stalls],
     }
