@@ -69,6 +69,9 @@ def test_pools_are_what_a_scan_of_all_snapshots_would_find(
             }
             for count in (1, 2, 99):
                 best = pool.best(count, lambda: drawn)
+                if len({version for version, _ in serving.values()}) == 1:
+                    assert best == []
+                    continue
                 assert len(best) == len(set(best)) == min(count, len(serving))
                 highest = sorted(worth.values(), reverse=True)[:count]
                 assert [worth[one] for one in best] == highest

@@ -29,18 +29,22 @@ class Pool:
         return self._members.ids
 
     def best(self, count: int, lot: Callable[[], float]) -> list[str]:
-        """Return the ``count`` replicas of the best versions.
+        """Return the ``count`` replicas of the best versions; nobody when all serve the same.
 
         A version is as good as the best quality that any replica measured of it. Who of those that
         serve the same one are returned is decided by ``lot``, which draws from [0, 1).
         """
         found: list[str] = []
+        if len(self._ranking) == 1:
+            return found
         for _, version in self._ranking:
             ids, num_missing = self._versions[version].members.ids, count - len(found)
             if len(ids) > num_missing:
                 start = int(lot() * len(ids))
                 return found + [ids[(start + index) % len(ids)] for index in range(num_missing)]
             found += ids
+            if len(found) == count:
+                break
         return found
 
     def put(self, replica_id: str, version: str, quality: float) -> None:

@@ -72,10 +72,15 @@ def test_a_version_ranks_by_the_best_that_anybody_measured_of_it() -> None:
     assert best_of(table, 3) == ["old", "hard"]
 
 
-def test_replicas_of_one_version_are_all_among_the_best_in_turn() -> None:
-    table = ReplicaTable([serving(f"r{i}", 2, i / 10) for i in range(10)])
+def test_replicas_of_the_best_version_are_all_among_the_best_in_turn() -> None:
+    table = ReplicaTable([serving("old", 1, 0.0), *(serving(f"r{i}", 2, i) for i in range(10))])
     counts = Counter(one for drawn in range(10) for one in best_of(table, 2, drawn / 10))
     assert counts == {f"r{i}": 2 for i in range(10)}
+
+
+def test_nobody_is_best_when_all_serve_the_same_version() -> None:
+    table = ReplicaTable([serving("a", 1, 2.0), serving("b", 1, 1.0)])
+    assert best_of(table, 2) == []
 
 
 def test_a_name_that_appears_twice_counts_once() -> None:
