@@ -37,6 +37,16 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A request that did not complete; times are seconds since 1970, as in the server's log."""
+
+    kind: str
+    arrived_at_s: float
+    first_token_at_s: float | None
+    ended_at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """Counts over all requests of a run."""
 
@@ -62,6 +72,8 @@ class Findings:
     """Completed requests by the version that answered; without any it is ``""``."""
     errors: Mapping[str, int]
     """What requests that did not complete were told."""
+    failures: tuple[Failure, ...]
+    """Each of them."""
 
     @property
     def is_clean(self) -> bool:
@@ -88,6 +100,7 @@ def judge(
     found: Counter[str] = Counter()
     versions: Counter[str] = Counter()
     errors: Counter[str] = Counter()
+    failures = []
     known = {BASE, *(one.version for one in promotions)}
     for answer in answers:
         record = answer.record
@@ -101,7 +114,9 @@ def judge(
         if record.outcome == "completed":
             versions[record.versions[0] if record.versions else ""] += 1
             continue
-        found[_failure(record)] += 1
+        failure = _failure(answer)
+        failures.append(failure)
+        found[failure.kind] += 1
         errors[record.error or record.outcome] += 1
     return Findings(
         num_requests=found["requests"],
@@ -116,6 +131,7 @@ def judge(
         left_out=found["left out"],
         versions=dict(versions),
         errors=dict(errors),
+        failures=tuple(failures),
     )
 
 
@@ -123,10 +139,19 @@ def _overlaps(answer: Answer, stall: Stall) -> bool:
     return answer.arrived_at_s < stall.ended_at_s and answer.ended_at_s > stall.begun_at_s
 
 
-def _failure(record: RequestRecord) -> str:
+def _failure(answer: Answer) -> Failure:
+    record, first_s = answer.record, answer.record.first_token_at_s
     if record.error is not None and record.error.startswith("no end within"):
-        return "hung"
-    return "lost" if record.first_token_at_s is None else "cut"
+        kind = "hung"
+    else:
+        kind = "lost" if first_s is None else "cut"
+    waited_s = None if first_s is None else first_s - record.arrived_at_s
+    return Failure(
+        kind=kind,
+        arrived_at_s=answer.arrived_at_s,
+        first_token_at_s=None if waited_s is None else answer.arrived_at_s + waited_s,
+        ended_at_s=answer.ended_at_s,
+    )
 
 
 def _is_stale(answer: Answer, promotions: Sequence[Promotion]) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from collm.metrics.records import RequestRecord
-from replica_kills_checks import Answer, Findings, Promotion, Stall, judge
+from replica_kills_checks import Answer, Failure, Findings, Promotion, Stall, judge
 
 PROMOTIONS = (Promotion(100.0, "a@1"), Promotion(200.0, "a@2"), Promotion(300.0, "a@3"))
 
@@ -49,6 +49,15 @@ def test_an_answer_by_a_version_that_was_never_promoted_is_unknown() -> None:
     findings = found(answer(50.0, "a@9"))
     assert findings.unknown == 1
     assert not findings.is_clean
+
+
+def test_each_failure_is_found_again_in_the_servers_log_by_its_times() -> None:
+    cut = answer(50.0, "base", outcome="failed", error="lost")
+    lost = answer(60.0, outcome="failed", error="lost", first_token_at_s=None)
+    assert found(answer(40.0), cut, lost).failures == (
+        Failure(kind="cut", arrived_at_s=50.0, first_token_at_s=50.5, ended_at_s=51.0),
+        Failure(kind="lost", arrived_at_s=60.0, first_token_at_s=None, ended_at_s=61.0),
+    )
 
 
 def test_an_answer_by_two_versions_is_mixed() -> None:
