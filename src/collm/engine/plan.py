@@ -25,7 +25,8 @@ def scheduled(sequence: Sequence, num_new_tokens: int) -> ScheduledSequence:
     """Plan a sequence's next tokens, as it stands: it moves on in ``update``, the plan does not."""
     first = sequence.num_computed_tokens
     samples = first + num_new_tokens == len(sequence.token_ids)
-    return ScheduledSequence(sequence, num_new_tokens, first, samples)
+    # As for ``Sequence.progress``.
+    return tuple.__new__(ScheduledSequence, (sequence, num_new_tokens, first, samples))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,18 @@ class StepPlan:
 
         A chunk of one token costs what a decode costs and is counted as one.
         """
-        num_decode = sum(1 for item in self.items if item.num_new_tokens == 1)
-        slots = {item.sequence.binding.slot for item in self.items if item.sequence.binding}
-        return StepLoad(
-            num_decode_tokens=num_decode,
-            num_prefill_tokens=self.num_tokens - num_decode,
-            num_context_tokens=sum(i.first_position + i.num_new_tokens for i in self.items),
-            num_adapters=len(slots - {BASE_SLOT}),
-        )
+        num_decode, num_prefill, num_context = 0, 0, 0
+        slots = set[int]()
+        for sequence, num_new, first, _ in self.items:
+            if num_new == 1:
+                num_decode += 1
+            else:
+                num_prefill += num_new
+            num_context += first + num_new
+            if sequence.binding is not None:
+                slots.add(sequence.binding.slot)
+        slots.discard(BASE_SLOT)
+        return StepLoad(num_decode, num_prefill, num_context, len(slots))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

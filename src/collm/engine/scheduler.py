@@ -225,16 +225,21 @@ class Scheduler:
         self._in_flight.clear()
         news, self._failed_admissions = self._failed_admissions, []
         tokens, broken = iter(output.tokens), list[Sequence]()
-        for item in plan.items:
-            token = next(tokens) if item.samples else None
-            if item.sequence.is_finished:
-                self._release(item.sequence)
+        for sequence, num_new_tokens, _, samples in plan.items:
+            token = next(tokens) if samples else None
+            if sequence.is_finished:
+                self._release(sequence)
                 continue
-            self._advance(item)
-            if token is not None and token.token_id is None:
-                broken.append(item.sequence)
-            elif token is not None:
-                news.append((item.sequence.order, self._append(item.sequence, token, now_s)))
+            sequence.num_computed_tokens += num_new_tokens
+            self._blocks.commit(sequence)
+            if token is None:
+                continue
+            if sequence.choice == 0:
+                self._groups[sequence.request.request_id].has_computed_prompt = True
+            if token.token_id is None:
+                broken.append(sequence)
+            else:
+                news.append((sequence.order, self._append(sequence, token, now_s)))
         assert next(tokens, None) is None, "more tokens than the plan samples"
         for sequence in broken:
             if not sequence.is_finished:
@@ -356,13 +361,6 @@ class Scheduler:
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self._waiting.push(sequence)
-
-    def _advance(self, item: ScheduledSequence) -> None:
-        sequence = item.sequence
-        sequence.num_computed_tokens += item.num_new_tokens
-        self._blocks.commit(sequence)
-        if item.samples and sequence.choice == 0:
-            self._groups[sequence.request.request_id].has_computed_prompt = True
 
     def _append(self, sequence: Sequence, token: SampledToken, now_s: float) -> TokenEvent:
         assert token.token_id is not None

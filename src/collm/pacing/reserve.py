@@ -67,13 +67,8 @@ class Reserve:
         return _TOKENS_AHEAD * self._objectives.tpot_s if is_tight else 0.0
 
     def _step_s(self, num_decodes: int, num_context_tokens: int, num_prefill_tokens: int) -> float:
-        return self._cost.upper_s(
-            StepLoad(
-                num_decode_tokens=num_decodes,
-                num_prefill_tokens=num_prefill_tokens,
-                num_context_tokens=num_context_tokens + num_prefill_tokens,
-            )
-        )
+        num_context = num_context_tokens + num_prefill_tokens
+        return self._cost.upper_s(StepLoad(num_decodes, num_prefill_tokens, num_context))
 
 
 def _num_prompt_tokens(progress: SequenceProgress) -> int:

@@ -115,20 +115,20 @@ class GivenStepCost:
     """
 
     def __init__(self, profile: Profile, quantile: float) -> None:
-        self._step = profile.step
         self.coefficients = step_prior(profile.step)
         """Seconds per step, decode token, prefill token, context token and adapter."""
         self._ratio = quantile_of(profile.step_ratios, quantile)
 
     def upper_s(self, load: StepLoad) -> float:
         """Return the time that a step exceeds only beyond the quantile."""
-        step = self._step
+        constant_s, decode_s, prefill_s, context_s, adapter_s = self.coefficients
+        num_decode, num_prefill, num_context, num_adapters = load
         return (
-            step.constant_s
-            + step.decode_s * load.num_decode_tokens
-            + step.prefill_s * load.num_prefill_tokens
-            + step.context_s * load.num_context_tokens
-            + step.adapter_s * load.num_adapters
+            constant_s
+            + decode_s * num_decode
+            + prefill_s * num_prefill
+            + context_s * num_context
+            + adapter_s * num_adapters
         ) * self._ratio
 
     def observe(self, load: StepLoad, seconds: float) -> None:
