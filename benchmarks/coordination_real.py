@@ -40,7 +40,7 @@ from collm.workload.requests import WorkloadRequest, build_requests, filler_text
 from collm.workload.samples import load_samples
 from collm.workload.score import exact_match_score
 from collm.workload.traces import load_trace
-from coordination_real_runs import Arm, Run, run_arm, warm_up
+from coordination_real_runs import Arm, Run, Setting, run_arm, warm_up
 from slo_plan import TRACE, cut_block, scale_lengths
 
 ARMS = (
@@ -85,20 +85,21 @@ def main(argv: Sequence[str] | None = None) -> None:
 def repetition(arguments: argparse.Namespace, number: int) -> list[Run]:
     """Return the run of every arm on the requests of one seed, the oracle's last."""
     requests = requests_of(arguments, arguments.seed + number)
+    setting = Setting(model=arguments.model, dtype=arguments.dtype, period_s=arguments.period_s)
     chosen = [one for one in ARMS if not arguments.arms or one.name in arguments.arms]
     runs: list[Run] = []
     with tempfile.TemporaryDirectory(prefix="collm-coordination-") as name:
         folder = Path(name)
         progress("warm-up")
-        known = warm_up(folder / "warm", arguments.warm_s)
+        known = warm_up(setting, folder / "warm", arguments.warm_s)
         for arm in chosen:
             progress(arm.name)
             shutil.copytree(folder / "warm", folder / arm.name)
-            runs.append(run_arm(arm, folder / arm.name, requests, known, arguments.period_s))
+            runs.append(run_arm(setting, arm, folder / arm.name, requests, known))
         best = max(runs, key=lambda one: one.final_quality)
         progress(f"oracle, with what {best.arm.name} ended with")
         place = folder / best.arm.name
-        runs.append(run_arm(ORACLE, place, requests, best.qualities, arguments.period_s))
+        runs.append(run_arm(setting, ORACLE, place, requests, best.qualities))
     return runs
 
 

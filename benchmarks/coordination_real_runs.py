@@ -23,13 +23,24 @@ ADAPTER = "learner"
 _DATA = "clinc150"
 _NUM_REPLICAS = 2
 _PORT = 8423
-_READY_S = 120.0
+_READY_S = 300.0
 _LOOK_S = 0.5
 _STOP_S = 60.0
 
 States = Mapping[str, dict[str, Any]]
 """By replica, its snapshot."""
 Qualities = dict[VersionId, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What all arms have alike."""
+
+    model: str
+    """The base model: a folder, a file or a known name."""
+    dtype: str
+    period_s: float
+    """Between two allocations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +88,7 @@ class Run:
         return [share for _, share in sorted(shares.items())]
 
 
-def warm_up(folder: Path, seconds: float) -> Qualities:
+def warm_up(setting: Setting, folder: Path, seconds: float) -> Qualities:
     """Let two replicas learn with nothing to serve; their data stay in ``folder``.
 
     Returns:
@@ -92,31 +103,31 @@ def warm_up(folder: Path, seconds: float) -> Qualities:
         return found
 
     arm = Arm(name="warm-up")
-    with _server(arm, folder, period_s=60.0) as server:
+    with _server(setting, arm, folder) as server:
         return asyncio.run(learn())
 
 
 def run_arm(
+    setting: Setting,
     arm: Arm,
     folder: Path,
     requests: Sequence[WorkloadRequest],
     known: Mapping[VersionId, float],
-    period_s: float,
 ) -> Run:
     """Serve what is in ``folder``, replay, and return what became of it.
 
     Args:
+        setting: As for all arms.
         arm: How to serve.
         folder: The replicas' data; changed.
         requests: What to replay.
         known: Quality of the versions in ``folder``.
-        period_s: Between two allocations.
     """
 
     async def follow() -> Run:
         async with _ready(server, arm) as client:
             if arm.policy == "adaptive":  # as in a cluster that has run for a while
-                await asyncio.sleep(period_s + 1.0)
+                await asyncio.sleep(setting.period_s + 1.0)
             qualities, before = dict(known), await _states(client)
             watch = asyncio.create_task(_watch(client, qualities))
             try:
@@ -134,7 +145,7 @@ def run_arm(
                 allocation=await _allocation(client),
             )
 
-    with _server(arm, folder, period_s) as server:
+    with _server(setting, arm, folder) as server:
         return asyncio.run(follow())
 
 
@@ -153,13 +164,15 @@ async def _replay(
 
 
 @contextlib.contextmanager
-def _server(arm: Arm, folder: Path, period_s: float) -> Iterator["subprocess.Popen[bytes]"]:
+def _server(setting: Setting, arm: Arm, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     values = (
+        f"model.source={setting.model}",
+        f"model.dtype={setting.dtype}",
         f"replica.data_dir={folder}",
         f"server.port={_PORT}",
         "memory.kv_cache_mib=256",
         f"cluster.planning.policy={arm.policy}",
-        f"cluster.planning.period_s={period_s:g}",
+        f"cluster.planning.period_s={setting.period_s:g}",
     )
     command = [
         *(sys.executable, "-m", "collm", "serve", "--replicas", str(_NUM_REPLICAS)),
