@@ -24,6 +24,8 @@ class Arm:
     change: Change | None = None
     moves_traffic: bool = True
     corrects_credit: bool = True
+    judged_share: float = 1.0
+    """Of the held-out samples that a member has, those that it judges an aggregate by."""
 
 
 class Changed:
@@ -90,6 +92,7 @@ ARMS = {
     arm.name: arm
     for arm in (
         _planned("collm"),
+        _planned("few samples", judged_share=0.25),
         *(Arm(name=name, policy=name) for name in POLICIES if name not in ("collm", "oracle")),
         *ABLATIONS,
     )

@@ -25,6 +25,8 @@ _NUM_REPLICAS = 2
 _PORT = 8423
 _READY_S = 300.0
 _LOOK_S = 0.5
+_LATEST_S = 1.0
+"""Until the front has every replica's last answer in its snapshots."""
 _STOP_S = 60.0
 
 States = Mapping[str, dict[str, Any]]
@@ -134,6 +136,7 @@ def run_arm(
                 records = await _replay(client, arm, requests)
             finally:
                 watch.cancel()
+            await asyncio.sleep(_LATEST_S)
             states = await _states(client)
             _note(states, qualities)
             return Run(

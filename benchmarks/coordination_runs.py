@@ -75,9 +75,15 @@ class Outcome:
     """Of the best adapter at the end."""
 
 
-def device() -> Profile:
-    """Return every replica's profile."""
-    return replace(load_profile(DEVICE), loss=LOSS, miss=MISS)
+def device(judged_share: float = 1.0) -> Profile:
+    """Return every replica's profile, with candidates judged by a share of the samples."""
+    profile = load_profile(DEVICE)
+    training = replace(
+        profile.training,
+        evaluation_tokens=round(judged_share * profile.training.evaluation_tokens),
+        evaluation_samples=round(judged_share * profile.training.evaluation_samples),
+    )
+    return replace(profile, loss=LOSS, miss=MISS, training=training)
 
 
 def run_arm(cell: Cell, arm: Arm) -> Outcome:
@@ -87,12 +93,14 @@ def run_arm(cell: Cell, arm: Arm) -> Outcome:
         allocator=Allocator(moves_traffic=arm.moves_traffic),
     )
     config = replace(_config(cell, is_planned=arm.is_planned), corrects_credit=arm.corrects_credit)
-    return _run(cell, POLICIES[arm.policy], config, deliberation=deliberation)
+    profile = device(arm.judged_share)
+    return _run(cell, POLICIES[arm.policy], config, profile, deliberation=deliberation)
 
 
 def run_oracle(cell: Cell, final: tuple[float, ...]) -> Outcome:
     """Simulate serving, from the start, with an adapter that knows ``final``."""
-    return _run(cell, POLICIES["oracle"], _config(cell, is_planned=False), final=final)
+    config = _config(cell, is_planned=False)
+    return _run(cell, POLICIES["oracle"], config, device(), final=final)
 
 
 def _changed(change: Change, planning: PlanningConfig) -> Changed:
@@ -122,8 +130,7 @@ def _config(cell: Cell, *, is_planned: bool) -> SimConfig:
     )
 
 
-def _run(cell: Cell, policy: Policy, config: SimConfig, **parts: Any) -> Outcome:
-    profile = device()
+def _run(cell: Cell, policy: Policy, config: SimConfig, profile: Profile, **parts: Any) -> Outcome:
     trace = window(cell, profile.max_model_len // 2)
     simulation = Simulation(profile, policy, config, **parts)
     end = simulation.run(sim_requests(trace, config.mix, config.seed), cell.seconds)
