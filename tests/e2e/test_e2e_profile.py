@@ -2,8 +2,11 @@
 
 import json
 
+import pytest
+
 from collm.cli.profile_run import measure
 from collm.config import CollmConfig
+from collm.errors import ConfigError
 from collm.model.config import ModelConfig
 from collm.pacing.quanta import QuantumKind
 from collm.sim.profile import parse_profile
@@ -13,18 +16,33 @@ from factories.checkpoints import tiny_checkpoint
 SECONDS = 6.0
 
 
-def test_measured_replica_has_a_profile_that_can_be_simulated(tmp_path) -> None:
+@pytest.fixture
+def config(tmp_path) -> CollmConfig:
     checkpoint = tiny_checkpoint(tmp_path, "llama")
-    chats = tmp_path / "chats.jsonl"
-    with chats.open("w") as lines:
+    return CollmConfig(model=ModelConfig(source=str(checkpoint), dtype="float32"))
+
+
+@pytest.fixture
+def chats(tmp_path) -> str:
+    path = tmp_path / "chats.jsonl"
+    with path.open("w") as lines:
         for number in range(200):
             turns = [
                 {"role": "user", "content": f"What is {number}?"},
                 {"role": "assistant", "content": f"It is {number}."},
             ]
             lines.write(json.dumps({"messages": turns}) + "\n")
-    config = CollmConfig(model=ModelConfig(source=str(checkpoint), dtype="float32"))
-    found = measure(config, str(chats), SECONDS, seed=0)
+    return str(path)
+
+
+def test_time_too_short_for_a_curve_is_told_before_the_load(config, chats, capsys) -> None:
+    with pytest.raises(ConfigError, match=r"--seconds is 0\.01, .* give it more time"):
+        measure(config, chats, 0.01, seed=0)
+    assert "requests beside training" not in capsys.readouterr().err
+
+
+def test_measured_replica_has_a_profile_that_can_be_simulated(config, chats) -> None:
+    found = measure(config, chats, SECONDS, seed=0)
     assert found.origin == "measured"
     assert parse_profile(found.to_json(), "here") == found
     assert found.training.num_layers == 2

@@ -17,6 +17,7 @@ from collm.cli.profile_load import ProfileLoad
 from collm.cli.replica_settings import replica_settings
 from collm.cli.sample_sets import load_sample_sets
 from collm.config import CollmConfig
+from collm.errors import ConfigError
 from collm.model.checkpoint import Checkpoint
 from collm.model.sources import find_checkpoint
 from collm.pacing.cost import QuantumCostModel
@@ -28,6 +29,8 @@ from collm.training.config import JobConfig
 
 _LOOK_EVERY_S = 0.5
 _MIN_POINTS = 6
+_MIN_LOSSES = 3
+"""Fewest that a curve is fitted to."""
 _SWITCH_INTERVAL_S = 0.001
 """As a replica's own process has it."""
 
@@ -37,6 +40,7 @@ def measure(config: CollmConfig, data: str, seconds: float, seed: int) -> Profil
 
     Raises:
         ModelError, ConfigError, DataError: The replica cannot be opened.
+        ConfigError: Too little was learned in that time.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     training = replace(config.training, jobs=(JobConfig(adapter=ADAPTER, data=data),))
@@ -84,6 +88,11 @@ async def _run(replica: Replica, seconds: float, seed: int) -> Found:
     await _train_alone(replica, 0.15 * seconds, held_out, trained)
     settled, num_early = _seen(costs), len(held_out.points)
     await _train_alone(replica, 0.4 * seconds, held_out, trained)
+    if len(trained.points) < _MIN_LOSSES:
+        raise ConfigError(
+            f"--seconds is {seconds:g}, in which training took {len(trained.points)} steps on this"
+            f" machine; a curve of its losses needs {_MIN_LOSSES}, so give it more time"
+        )
     alone = _since(settled, _seen(costs))
     numbers = client.snapshot()["adapters"][ADAPTER]
     load = ProfileLoad(client, ADAPTER if numbers["active"] else client.base_model, Random(seed))
