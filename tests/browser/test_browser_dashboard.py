@@ -142,6 +142,18 @@ def test_empty_server_says_what_is_not_there_yet(browser):
         assert page.errors == []
 
 
+def test_what_cannot_be_read_is_not_said_to_be_nothing(browser):
+    replica = ShownReplica()
+    for path in ("/adapters", "/v1/fine_tuning/jobs"):
+        del replica.answers[path]
+    with dashboard_front({"r0": replica}) as front:
+        page = opened(browser, front.url)
+        page.wait_for("document.querySelector('#job-list').innerText.includes('cannot be read')")
+        assert "versions cannot be read now" in page.text("#adapters")
+        assert "decisions cannot be read now" in page.text("#decision-list")
+        assert page.errors == []
+
+
 def test_replica_that_is_lost_is_named(browser):
     with dashboard_front() as front:
         page = opened(browser, front.url)

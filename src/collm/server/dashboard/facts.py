@@ -76,7 +76,8 @@ class Facts:
         )
         rows = (versions or {}).get("data", [])
         rounds = (cluster or {}).get("rounds", {})
-        names = sorted({row["adapter"] for row in rows} | rounds.keys())
+        on_disk = {row["adapter"] for row in rows}
+        names = sorted(on_disk | rounds.keys())
         history = await asyncio.gather(
             *(
                 get(f"/adapters/{quote(name, safe='')}/history?limit={NUM_DECISIONS}")
@@ -95,6 +96,12 @@ class Facts:
                 }
                 for name, found in zip(names, history, strict=True)
             ],
+            # Otherwise what is not here may be there all the same.
+            "knows_adapters": versions is not None
+            and not any(
+                name in on_disk and found is None
+                for name, found in zip(names, history, strict=True)
+            ),
             "ratings": _ratings((feedback or {}).get("data", [])),
             "jobs": None if jobs is None else [_without_pace(job) for job in jobs["data"]],
             "rounds": rounds,

@@ -42,6 +42,16 @@ def test_nothing_there_yet_is_said_as_such():
     assert facts["jobs"] is None
 
 
+def test_what_cannot_be_read_is_told_from_what_is_not_there():
+    readable = Answers(adapters=listing(version_row(3)), adapters__clinc__history=listing())
+    assert read(readable)["knows_adapters"]
+    assert read(Answers(adapters=listing()))["knows_adapters"]
+    assert not read(Answers())["knows_adapters"]
+    assert not read(Answers(adapters=listing(version_row(3))))["knows_adapters"]
+    cluster = {"replicas": [], "rounds": {"together": {"active": None, "rounds": []}}}
+    assert read(Answers(adapters=listing(), cluster=cluster))["knows_adapters"]
+
+
 def test_a_version_on_several_replicas_is_one_row_that_names_them():
     rows = [version_row(3, replica="r0"), version_row(3, replica="r1"), version_row(2)]
     (adapter,) = read(Answers(adapters=listing(*rows)))["adapters"]

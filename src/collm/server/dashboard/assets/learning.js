@@ -7,6 +7,7 @@ import { loss, moment, percent } from "./format.js";
 const COLOURS = ["--first", "--second", "--third", "--fourth"];
 const MAX_LINES = COLOURS.length;
 const FAILED = ["refused", "abandoned"]; // rounds whose candidate was not promoted
+const UNREADABLE = "The versions cannot be read now.";
 
 export class LearningView {
   constructor(store, onRollback) {
@@ -25,8 +26,8 @@ export class LearningView {
       }
     }
     if (names.length === 0) {
-      show(this.place, empty("No adapter yet. Start one with collm serve --train NAME=DATA, "
-        + "or with a fine-tuning job."));
+      show(this.place, empty(this.store.facts?.knows_adapters === false ? UNREADABLE
+        : "No adapter yet. Start one with collm serve --train NAME=DATA, or with a fine-tuning job."));
       return;
     }
     if (this.panels.size === 0) clear(this.place);
@@ -143,8 +144,9 @@ class Panel {
   showFacts() {
     const facts = this.facts();
     if (facts === null || facts.versions.length === 0) {
-      show(this.versions, el("p", { class: "sub" },
-        "No version published yet: the first one follows when training is proven to help."));
+      show(this.versions, el("p", { class: "sub" }, this.store.facts.knows_adapters
+        ? "No version published yet: the first one follows when training is proven to help."
+        : UNREADABLE));
       return;
     }
     const measured = this.store.measured(this.name);

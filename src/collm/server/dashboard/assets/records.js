@@ -98,7 +98,8 @@ export function showDecisions(facts) {
     { name: "Why", kind: "wide" },
   ];
   show(byId("decision-list"), rows.length === 0
-    ? empty("The gate has not decided anything yet.")
+    ? empty(facts.knows_adapters ? "The gate has not decided anything yet."
+      : "The decisions cannot be read now.")
     : el("div", { class: "card" }, table(
       "Latest decisions; losses in nats per token, changes of rounds with their standard error, "
       + "evidence as the e-value for better", columns,
