@@ -65,8 +65,8 @@ def make_profile(
         origin="measured",
         note=(
             f"{platform.processor() or platform.machine()}, torch {torch.__version__} with"
-            f" {torch.get_num_threads()} threads, {settings.dtype}; trained on"
-            f" {training.jobs[0].data}."
+            f" {torch.get_num_threads()} threads, {settings.quantization or settings.dtype};"
+            f" trained on {training.jobs[0].data}."
         ),
         step=step,
         step_ratios=_quantiles(step_cost.ratios),
