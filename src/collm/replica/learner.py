@@ -105,7 +105,6 @@ class Learner:
                 case ShadowReset():
                     self._shadow_reset(event)
                 case Regression():
-                    self._trainer.unwatch(event.adapter)
                     self._on_regression(event.adapter, event.numbers)
                 case JobFinished():
                     self._jobs.begin_finish(event.adapter)
