@@ -79,3 +79,18 @@ def test_a_rounded_base_keeps_its_own_part_of_output_and_gradient(quantization):
     dx, _, _ = adapted.backward(x, t, dy)
     through = (dy.double() @ b.double().T) @ a.double()
     assert_close(dx, linear.input_grad(dy).double() + through, **ROUNDED)
+
+
+def test_an_adapter_below_the_last_place_of_outputs_is_not_lost(path):
+    if path == "torch":
+        pytest.skip("torch adds to outputs that are rounded")
+    weight, x = randn(256, IN_FEATURES), randn(256, IN_FEATURES, seed=1)
+    a, b = torch.full((2, IN_FEATURES), 2**-10).bfloat16(), torch.zeros(2, 256).bfloat16()
+    x[:, 0] += 64.0  # so that the adapter says much the same everywhere
+    linear = freeze_linear(weight)
+    base, _ = Adapted(linear, a, b, [256]).forward(x)
+    changed, t = Adapted(linear, a, b + 0.125, [256]).forward(x)
+    expected = 0.25 * t[:, :1].double().mean()
+    last_place = 2.0 ** (base.double().abs().median().log2().floor() - 7)
+    assert expected < last_place / 4
+    assert (changed.double() - base.double()).mean() == pytest.approx(float(expected), rel=0.1)
