@@ -62,6 +62,10 @@ class View(Protocol[P_contra]):
         """Show that the server is being started, and its latest word."""
         ...
 
+    def started(self, url: str) -> None:
+        """Say where the server's page can be watched."""
+        ...
+
     def show(self, progress: P_contra, now_s: float) -> None:
         """Show how things stand ``now_s`` seconds after the start."""
         ...
@@ -135,6 +139,7 @@ async def run_session(
             url = await _wait_until_ready(server, scene.view, stop)
             if url is None:
                 return Session(progress=scene.begin(clock.now_s()), elapsed_s=0, end="interrupted")
+            scene.view.started(url)
             async with httpx.AsyncClient(
                 base_url=url, timeout=_LOOK_TIMEOUT_S, trust_env=False
             ) as client:

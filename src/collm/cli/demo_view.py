@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from rich.console import Console, RenderableType
+from rich.layout import Layout
 from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
@@ -20,6 +21,7 @@ class LiveView(Generic[P]):
         """Show on a terminal what ``draw`` makes of progress, seconds, and the screen's rows."""
         self._draw = draw
         self._live = Live(console=console, screen=True, auto_refresh=False)
+        self._url = ""
 
     def __enter__(self) -> "LiveView[P]":
         self._live.start()
@@ -33,10 +35,19 @@ class LiveView(Generic[P]):
         text = Text.assemble("Starting the server …\n\n", (last_line, "dim"))
         self._live.update(Panel(text, title="collm demo", padding=(1, 2)), refresh=True)
 
+    def started(self, url: str) -> None:
+        """Keep the address of the server's page on the last row from now on."""
+        self._url = url
+
     def show(self, progress: P, now_s: float) -> None:
         """Show how things stand ``now_s`` seconds after the start."""
-        height = self._live.console.size.height
-        self._live.update(self._draw(progress, now_s, height), refresh=True)
+        height = self._live.console.size.height - 1
+        screen = Layout()
+        screen.split_column(
+            Layout(self._draw(progress, now_s, height)),
+            Layout(Text(_page(self._url), style="dim", no_wrap=True), size=1),
+        )
+        self._live.update(screen, refresh=True)
 
 
 class LineView(Generic[P]):
@@ -61,8 +72,16 @@ class LineView(Generic[P]):
             self._console.print("starting the server …")
             self._has_said_starting = True
 
+    def started(self, url: str) -> None:
+        """Say where the server's page is."""
+        self._console.print(_page(url), soft_wrap=True, highlight=False)
+
     def show(self, progress: P, now_s: float) -> None:
         """Print a line when the last one is old enough."""
         if now_s >= self._next_s:
             self._next_s += _LINE_EVERY_S
             self._console.print(self._line(progress, now_s), soft_wrap=True, highlight=False)
+
+
+def _page(url: str) -> str:
+    return f"its page: {url}/"

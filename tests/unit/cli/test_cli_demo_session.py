@@ -61,6 +61,9 @@ class SilentView:
     def starting(self, last_line):
         self.last_words.append(last_line)
 
+    def started(self, url):
+        self.url = url
+
     def show(self, progress, now_s):
         self.on_show()
 
@@ -75,7 +78,8 @@ def play(settings: DemoSettings, how: str, view: SilentView, *acts) -> Session[P
 
 
 def test_run_replays_everything_looks_at_the_server_and_stops_it(settings):
-    session = play(settings, "answer", SilentView())
+    view = SilentView()
+    session = play(settings, "answer", view)
     assert session.end == "complete"
     assert session.error is None
     progress = session.progress
@@ -83,6 +87,7 @@ def test_run_replays_everything_looks_at_the_server_and_stops_it(settings):
     assert [answer.is_right for answer in progress.answers] == [True, False]
     assert progress.swaps[0].version == "clinc@1"
     (url,) = re.findall(r"ready at (\S+)", settings.log_path.read_text())
+    assert view.url == url
     with pytest.raises(httpx.ConnectError):
         httpx.get(url + "/health", trust_env=False)
 

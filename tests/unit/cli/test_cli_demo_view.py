@@ -65,12 +65,14 @@ def test_plain_view_prints_a_line_every_quarter_minute():
     with LineView(Console(file=file, width=80), status_line) as view:
         view.starting("loading")
         view.starting("loading")
+        view.started("http://127.0.0.1:8123")
         for second in range(32):
             view.show(progress, float(second))
     lines = file.getvalue().splitlines()
-    assert [line.split()[0] for line in lines] == ["starting", "0:00", "0:15", "0:30"]
-    assert "81 done" in lines[1]
-    assert "clinc@1, 1 swaps" in lines[1]
+    assert lines[1] == "its page: http://127.0.0.1:8123/"
+    assert [line.split()[0] for line in lines] == ["starting", "its", "0:00", "0:15", "0:30"]
+    assert "81 done" in lines[2]
+    assert "clinc@1, 1 swaps" in lines[2]
 
 
 def test_live_view_draws_on_a_terminal():
@@ -82,6 +84,8 @@ def test_live_view_draws_on_a_terminal():
 
     with LiveView(console, draw) as view:
         view.starting("loading weights")
+        view.started("http://127.0.0.1:8123")
         view.show(learning_run(), 60.0)
     assert "loading weights" in file.getvalue()
+    assert "http://127.0.0.1:8123/" in file.getvalue()
     assert "SLO attained" in file.getvalue()
