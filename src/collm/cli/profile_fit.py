@@ -39,6 +39,8 @@ class Found:
     steps: Observed
     """Steps beside training."""
     num_evaluations: int
+    num_alone_tokens: float
+    """Sample tokens trained on meanwhile."""
     alone_tokens_per_s: float | None
     lone_ttft_s: float
     loop_s: float
@@ -95,6 +97,7 @@ def _shape(found: Found, checkpoint: Checkpoint, job: JobConfig) -> TrainingShap
         num_layers=num_layers,
         layer_parameters=layout.num_parameters // num_layers,
         micro_batch_tokens=max(1, round(mean_tokens)),
+        tokens_per_row=max(1.0, found.num_alone_tokens * 2 * num_layers / max(num_tokens, 1.0)),
         supervised_share=min(mean_rows / max(mean_tokens, 1.0), 1.0),
         max_loss_rows=max(1, round(num_rows / num_loss)),
         max_optimizer_parameters=max(1, round(num_parameters / num_optimizer)),

@@ -86,14 +86,14 @@ async def _run(replica: Replica, seconds: float, seed: int) -> Found:
     _say("training alone")
     # Micro-batches grow as their times are learned; then they are what they will be.
     await _train_alone(replica, 0.15 * seconds, held_out, trained)
-    settled, num_early = _seen(costs), len(held_out.points)
+    settled, num_early, early_tokens = _seen(costs), len(held_out.points), _num_trained(replica)
     await _train_alone(replica, 0.4 * seconds, held_out, trained)
     if len(trained.points) < _MIN_LOSSES:
         raise ConfigError(
             f"--seconds is {seconds:g}, in which training took {len(trained.points)} steps on this"
             f" machine; a curve of its losses needs {_MIN_LOSSES}, so give it more time"
         )
-    alone = _since(settled, _seen(costs))
+    alone, num_alone_tokens = _since(settled, _seen(costs)), _num_trained(replica) - early_tokens
     numbers = client.snapshot()["adapters"][ADAPTER]
     load = ProfileLoad(client, ADAPTER if numbers["active"] else client.base_model, Random(seed))
     _say("requests beside training")
@@ -112,6 +112,7 @@ async def _run(replica: Replica, seconds: float, seed: int) -> Found:
         quanta=both,
         steps=steps,
         num_evaluations=len(held_out.points) - num_early,
+        num_alone_tokens=num_alone_tokens,
         alone_tokens_per_s=trained.tokens_per_s,
         lone_ttft_s=lone_ttft_s,
         loop_s=loop_s,
@@ -143,6 +144,11 @@ async def _serve_beside(
     busy_s = sum(after["loop_seconds"].values()) - sum(before["loop_seconds"].values())
     steps = cost.observed.since(steps)
     return steps, max(wall_s - busy_s, 0.0) / max(steps.num, 1)
+
+
+def _num_trained(replica: Replica) -> float:
+    """Return the sample tokens that the job has trained on."""
+    return float(replica.client.snapshot()["adapters"].get(ADAPTER, {}).get("training_tokens", 0))
 
 
 def _seen(costs: QuantumCostModel) -> dict[QuantumKind, Observed]:

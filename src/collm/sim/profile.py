@@ -42,7 +42,7 @@ class TrainingShape:
     layer_parameters: int
     """Adapter parameters of one layer."""
     micro_batch_tokens: int
-    """Packed tokens of a typical micro-batch."""
+    """Packed tokens of a typical micro-batch, which are the rows that its quanta compute."""
     supervised_share: float
     """Share of its tokens that have a loss."""
     max_loss_rows: int
@@ -53,6 +53,8 @@ class TrainingShape:
     """Tokens of an optimizer step when ``loss`` was fitted."""
     noise_scale_tokens: float
     """Gradient noise scale: a step of B tokens advances learning as if fewer than B were used."""
+    tokens_per_row: float = 1.0
+    """Sample tokens for each packed one: what samples begin with alike is computed once."""
     evaluate_every: int = 10
     """Optimizer steps between evaluations."""
     evaluation_tokens: int = 4000
@@ -64,6 +66,11 @@ class TrainingShape:
     not simulated by."""
     loss_spread: float = 1.0
     """Standard deviation over samples of a candidate's loss less the served one's, in nats."""
+
+    @property
+    def micro_batch_sample_tokens(self) -> int:
+        """Sample tokens that a typical micro-batch trains on."""
+        return max(1, round(self.micro_batch_tokens * self.tokens_per_row))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

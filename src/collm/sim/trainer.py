@@ -106,7 +106,7 @@ class SimTrainer:
         if self._place < len(self._program):
             return None
         if self._program is self._learn:
-            self._num_pending += self.shape.micro_batch_tokens
+            self._num_pending += self.shape.micro_batch_sample_tokens
             self._allowance.earn(self.shape.micro_batch_tokens)
         elif self._program is self._step:
             self._take_step(now_s)
@@ -180,7 +180,7 @@ class SimTrainer:
             ADAPTER,
             num_tokens,
             self.loss_of(self.knowledge, now_s),
-            _gradient(noise, num_tokens, num_tokens // self.shape.micro_batch_tokens),
+            _gradient(noise, num_tokens, num_tokens // self.shape.micro_batch_sample_tokens),
         )
         self.num_tokens += num_tokens
         self._num_pending = 0
@@ -228,7 +228,7 @@ def _gradient(noise_scale: float, num_tokens: int, num_micro_batches: int) -> Gr
 
 def training_token_s(profile: Profile) -> float:
     """Return the time of training on one token, its part of an optimizer step included."""
-    shape, num_tokens = profile.training, profile.training.micro_batch_tokens
+    shape, num_tokens = profile.training, profile.training.micro_batch_sample_tokens
     seconds = sum(_seconds(profile, quantum) for quantum in _micro_batch(shape))
     step_s = sum(_seconds(profile, quantum) for quantum in _optimizer_step(shape))
     return seconds / num_tokens + step_s / max(shape.tokens_per_step, num_tokens)
