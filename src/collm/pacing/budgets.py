@@ -69,7 +69,7 @@ class ObjectiveBudget:
     """Spends slack up to the objectives: as many quanta as no reachable deadline notices.
 
     A quantum runs if its upper bound fits in the slack, and if the gap since the latest token of
-    any decoding sequence, with the quantum and the next step, stays within ``objectives.gap_s``.
+    any decoding sequence, with the quantum and the next step, stays within ``planned_gap_s``.
     With nothing to serve, every quantum runs. While a message waits, or prefill is due, none does:
     the prefill has to be computed all the same, so putting it off gains no training time, and it
     would be in the way of the requests that come next. For their sake a decode stays some tokens
@@ -171,7 +171,8 @@ class ObjectiveBudget:
         self._now_s = now_s
         self._num_ran, self._ran_s = 0, 0.0
         self._is_idle = outlook.is_idle
-        self._gap_ends_s = outlook.oldest_token_at_s + self._objectives.gap_s - outlook.next_step_s
+        step_begins_s = self._objectives.planned_gap_s - outlook.next_step_s
+        self._gap_ends_s = outlook.oldest_token_at_s + step_begins_s
         slack_ends_s = now_s + outlook.slack_s
         self._free_until_s = -math.inf if is_due else min(slack_ends_s, self._gap_ends_s)
 

@@ -9,10 +9,6 @@ from collm.types import SequenceProgress, StepLoad
 _PROBE_TOKENS = 256
 """Where the cost per prefill token is read off; step cost is linear in it."""
 
-
-_GAP_SHARE = 0.8
-"""Share of the longest gap that a step with prefill is planned for: some steps exceed their bound,
-and a quantum may have come before."""
 _TOKENS_LATE = 4
 """So many tokens behind its deadlines a decode may fall for a first token that would be late."""
 
@@ -26,7 +22,7 @@ class CostPrefillLimit:
     - or, if first tokens would come too late at this pace, until some tokens after that: decodes
       make up for it, as steps without prefill are far shorter than ``tpot_s``, but for answers
       that end before;
-    - four fifths of ``gap_s`` since the latest token of any decode, whatever is due.
+    - ``planned_gap_s`` since the latest token of any decode, whatever is due.
 
     At least it carries ``min_tokens``: prefill always gets on, even where decoding alone takes
     longer. With none decoding, it carries up to ``max_tokens``.
@@ -70,10 +66,10 @@ class CostPrefillLimit:
 
     def _may_take_s(self, decodes: Sequence[SequenceProgress], now_s: float) -> tuple[float, float]:
         """Return how long the step may take, and how long it may if first tokens are at stake."""
-        tpot_s, gap_s = self._objectives.tpot_s, self._objectives.gap_s
+        tpot_s = self._objectives.tpot_s
         ahead_s = min(due_at_s(one, self._objectives) for one in decodes) - now_s
         tokens_s = [one.last_token_at_s for one in decodes if one.last_token_at_s is not None]
-        longest_s = min(tokens_s, default=now_s) + _GAP_SHARE * gap_s - now_s
+        longest_s = min(tokens_s, default=now_s) + self._objectives.planned_gap_s - now_s
         late_s = ahead_s + _TOKENS_LATE * tpot_s
         return min(max(ahead_s, tpot_s), longest_s), min(max(late_s, tpot_s), longest_s)
 

@@ -8,6 +8,8 @@ from collm.errors import ConfigError
 
 DEFAULT_TTFT_S = 0.8
 DEFAULT_TPOT_S = 0.1
+_PLANNED_GAP_SHARE = 0.8
+"""Of the longest gap. A step's bound and a quantum's are each exceeded one time in twenty."""
 
 BudgetName = Literal["latency", "objective", "uncontrolled"]
 
@@ -33,6 +35,11 @@ class Objectives:
     def gap_s(self) -> float:
         """Longest gap between two tokens, with the default resolved."""
         return 2.0 * self.tpot_s if self.max_itl_s is None else self.max_itl_s
+
+    @property
+    def planned_gap_s(self) -> float:
+        """Longest gap that is planned for: steps and quanta sometimes exceed their bounds."""
+        return _PLANNED_GAP_SHARE * self.gap_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

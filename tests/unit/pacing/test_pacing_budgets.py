@@ -155,9 +155,9 @@ def test_one_snapshot_quantum_runs_per_pause_whatever_waits(kind: type[Objective
         (0.010, 0.00, 0, 0),  # no quantum of 30 ms fits
         (0.031, 0.00, 1, 1),
         (0.095, 0.00, 1, 3),
-        (0.500, 0.00, 1, 5),  # gap: five of 30 ms + a step of 40 ms <= 200 ms
-        (0.500, 0.10, 1, 2),
-        (0.500, 0.15, 0, 0),
+        (0.500, 0.00, 1, 4),  # gap: four of 30 ms + a step of 40 ms <= four fifths of 200 ms
+        (0.500, 0.06, 1, 2),
+        (0.500, 0.10, 0, 0),
     ],
 )
 def test_number_of_quanta_beside_a_decoding_sequence(
