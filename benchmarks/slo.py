@@ -46,8 +46,8 @@ from slo_traffic import Traffic
 
 _EVERY = {UNCONTROLLED: 4}
 _LOADS = (0.1, 0.5, 0.9)
-_START_RATE_PER_S = 1.5
-_PROBE_BLOCKS = 2
+_PROBE_BLOCKS = 6
+"""Bursts make blocks differ: at one rate, some miss nothing and some a sixth of their requests."""
 _WARM_UP = (8, 5.0)
 """Requests and seconds of an unmeasured block of each arm."""
 _DRAIN_S = 10.0
@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument("--min-s", type=float, default=18.0, help="shortest block")
     parser.add_argument("--max-s", type=float, default=150.0, help="longest block")
     parser.add_argument("--capacity", type=float, metavar="RATE", help="requests/s; searched for")
+    parser.add_argument("--start-rate", type=float, default=1.5, help="of the search for capacity")
     parser.add_argument("--loads", type=float, nargs="+", default=_LOADS, help="of capacity")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="of finished blocks")
@@ -147,28 +148,37 @@ class _Run:
     def _find_capacity(self, arm: ArmProcess) -> float:
         """Return the highest rate that keeps the objectives with training off."""
         is_quick, given = self._arguments.quick, self._arguments
-        search = KneeSearch(_START_RATE_PER_S, 1.25 if is_quick else 1.12, 3 if is_quick else 8)
+        search = KneeSearch(given.start_rate, 1.25 if is_quick else 1.12, 3 if is_quick else 8)
         probes = []
         while (rate := search.next_rate()) is not None:
-            size = block_size(rate, given.requests, given.min_s, given.max_s)
-            # The rows of the first blocks, so that capacity is that for what is measured.
-            records = [
-                record
-                for number in range(_PROBE_BLOCKS)
-                for record in self._replay(
-                    arm,
-                    self._traffic.block(rate, str(number), *size),
-                    Turn(arm=OFF, load=1.0, block=number),
-                ).records
-            ]
-            share = measure_attainment(records, self._objectives).share or 0.0
+            share, num_requests = self._probe(arm, rate)
             search.add(rate, share)
-            progress(f"{rate:.2f} requests/s: attainment {share:.3f} of {len(records)} requests")
+            progress(f"{rate:.2f} requests/s: attainment {share:.3f} of {num_requests} requests")
             probes.append({"requests/s": f"{rate:.2f}", "attainment": f"{share:.3f}"})
         self._report.table("Search for capacity, training off", probes)
         if search.capacity_per_s == 0.0:
             raise SystemExit(f"no rate tried had an attainment of {MIN_ATTAINMENT}")
         return search.capacity_per_s
+
+    def _probe(self, arm: ArmProcess, rate_per_s: float) -> tuple[float, int]:
+        """Return the attainment at a rate, and of how many requests.
+
+        The rows are those of the first blocks, so that capacity is that for what is measured.
+        Blocks end once so many were missed that the rate cannot hold any more.
+        """
+        given = self._arguments
+        num_blocks = 1 if given.quick else _PROBE_BLOCKS
+        size = block_size(rate_per_s, given.requests, given.min_s, given.max_s)
+        num_met, num_requests = 0.0, 0
+        for number in range(num_blocks):
+            prompts = self._traffic.block(rate_per_s, str(number), *size)
+            block = self._replay(arm, prompts, Turn(arm=OFF, load=1.0, block=number))
+            share = measure_attainment(block.records, self._objectives).share or 0.0
+            num_met += share * len(block.records)
+            num_requests += len(block.records)
+            if num_requests - num_met > (1.0 - MIN_ATTAINMENT) * size[0] * num_blocks:
+                break
+        return num_met / num_requests, num_requests
 
     def _replay_all(self, turns: Sequence[Turn], arms: Mapping[str, ArmProcess]) -> None:
         sizes = {turn.load: self._size(turn.load) for turn in turns}
