@@ -9,6 +9,8 @@ from collm.types import BASE, VersionId
 
 SETTLED_S = 2.0
 """After a promotion, the time until which an answer of the version before is no fault."""
+FLOWING_S = 10.0
+"""An answer that got a token so shortly before its client's patience ended does not hang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,17 @@ class Stall:
     ended_at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How things stood at a time."""
+
+    at_s: float
+    num_live: int | None
+    """Replicas that the front had heard; ``None`` when it did not say."""
+    load: float
+    """The machine's load average over its cores."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """A request that did not complete; times are seconds since 1970, as in the server's log."""
@@ -43,7 +56,13 @@ class Failure:
     kind: str
     arrived_at_s: float
     first_token_at_s: float | None
+    last_token_at_s: float | None
     ended_at_s: float
+    num_tokens: int
+    fewest_live: int | None
+    """Replicas at the worst look meanwhile; ``None`` without a look that tells."""
+    most_load: float | None
+    """The machine's highest load meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +76,9 @@ class Findings:
     lost: int
     """Failed or turned away before their first token."""
     hung: int
-    """Without an end within the client's time."""
+    """Without an end within the client's time, and without a token in the last part of it."""
+    slow: int
+    """Without an end within the client's time, but with tokens to the last."""
     mixed: int
     """Answered by more than one version."""
     unknown: int
@@ -88,6 +109,7 @@ def judge(
     promotions: Sequence[Promotion],
     digests: Mapping[str, frozenset[str]],
     stalls: Sequence[Stall] = (),
+    looks: Sequence[Look] = (),
 ) -> Findings:
     """Count what became of requests.
 
@@ -96,6 +118,7 @@ def judge(
         promotions: Every one of the run, oldest first; there were no rollbacks.
         digests: What was seen of each version's content, by the version.
         stalls: When the machine stood still.
+        looks: How things stood, again and again.
     """
     found: Counter[str] = Counter()
     versions: Counter[str] = Counter()
@@ -114,7 +137,7 @@ def judge(
         if record.outcome == "completed":
             versions[record.versions[0] if record.versions else ""] += 1
             continue
-        failure = _failure(answer)
+        failure = _failure(answer, looks)
         failures.append(failure)
         found[failure.kind] += 1
         errors[record.error or record.outcome] += 1
@@ -124,6 +147,7 @@ def judge(
         cut=found["cut"],
         lost=found["lost"],
         hung=found["hung"],
+        slow=found["slow"],
         mixed=found["mixed"],
         unknown=found["unknown"],
         stale=found["stale"],
@@ -139,18 +163,27 @@ def _overlaps(answer: Answer, stall: Stall) -> bool:
     return answer.arrived_at_s < stall.ended_at_s and answer.ended_at_s > stall.begun_at_s
 
 
-def _failure(answer: Answer) -> Failure:
-    record, first_s = answer.record, answer.record.first_token_at_s
+def _failure(answer: Answer, looks: Sequence[Look]) -> Failure:
+    record = answer.record
+    meanwhile = [look for look in looks if answer.arrived_at_s <= look.at_s <= answer.ended_at_s]
+
+    def on_wall(time_s: float | None) -> float | None:
+        return None if time_s is None else answer.arrived_at_s + time_s - record.arrived_at_s
+
+    last_s = on_wall(record.last_token_at_s)
     if record.error is not None and record.error.startswith("no end within"):
-        kind = "hung"
+        kind = "slow" if last_s is not None and answer.ended_at_s - last_s < FLOWING_S else "hung"
     else:
-        kind = "lost" if first_s is None else "cut"
-    waited_s = None if first_s is None else first_s - record.arrived_at_s
+        kind = "lost" if record.first_token_at_s is None else "cut"
     return Failure(
         kind=kind,
         arrived_at_s=answer.arrived_at_s,
-        first_token_at_s=None if waited_s is None else answer.arrived_at_s + waited_s,
+        first_token_at_s=on_wall(record.first_token_at_s),
+        last_token_at_s=last_s,
         ended_at_s=answer.ended_at_s,
+        num_tokens=record.num_output_tokens,
+        fewest_live=min((it.num_live for it in meanwhile if it.num_live is not None), default=None),
+        most_load=max((look.load for look in meanwhile), default=None),
     )
 
 

@@ -5,20 +5,25 @@ from typing import Any
 import pytest
 
 from collm.metrics.records import RequestRecord
-from replica_kills_checks import Answer, Failure, Findings, Promotion, Stall, judge
+from replica_kills_checks import Answer, Findings, Look, Promotion, Stall, judge
 
 PROMOTIONS = (Promotion(100.0, "a@1"), Promotion(200.0, "a@2"), Promotion(300.0, "a@3"))
 
 
-def answer(at_s: float, *versions: str, **changes: Any) -> Answer:
+def answer(at_s: float, *versions: str, lasts_s: float = 1.0, **changes: Any) -> Answer:
     """An answer that ended a second after it was asked for, whole unless told otherwise."""
     fields = {"outcome": "completed", "first_token_at_s": 0.5} | changes
     record = RequestRecord(request_id="r", model="a", versions=versions, arrived_at_s=0.0, **fields)
-    return Answer(record, at_s, at_s + 1.0)
+    return Answer(record, at_s, at_s + lasts_s)
 
 
-def found(*answers: Answer, stalls: tuple[Stall, ...] = (), **digests: frozenset[str]) -> Findings:
-    return judge(answers, PROMOTIONS, digests, stalls)
+def found(
+    *answers: Answer,
+    stalls: tuple[Stall, ...] = (),
+    looks: tuple[Look, ...] = (),
+    **digests: frozenset[str],
+) -> Findings:
+    return judge(answers, PROMOTIONS, digests, stalls, looks)
 
 
 def test_answers_of_the_version_served_then_are_clean() -> None:
@@ -52,12 +57,23 @@ def test_an_answer_by_a_version_that_was_never_promoted_is_unknown() -> None:
 
 
 def test_each_failure_is_found_again_in_the_servers_log_by_its_times() -> None:
-    cut = answer(50.0, "base", outcome="failed", error="lost")
+    cut = answer(50.0, "base", outcome="failed", error="lost", last_token_at_s=0.75)
     lost = answer(60.0, outcome="failed", error="lost", first_token_at_s=None)
-    assert found(answer(40.0), cut, lost).failures == (
-        Failure(kind="cut", arrived_at_s=50.0, first_token_at_s=50.5, ended_at_s=51.0),
-        Failure(kind="lost", arrived_at_s=60.0, first_token_at_s=None, ended_at_s=61.0),
-    )
+    assert [
+        (one.kind, one.arrived_at_s, one.first_token_at_s, one.last_token_at_s, one.ended_at_s)
+        for one in found(answer(40.0), cut, lost).failures
+    ] == [("cut", 50.0, 50.5, 50.75, 51.0), ("lost", 60.0, None, None, 61.0)]
+
+
+def test_a_failure_says_how_things_stood_meanwhile() -> None:
+    lost = answer(60.0, outcome="failed", error="lost", first_token_at_s=None)
+    looks = (
+        Look(59.9, 0, 9.0), Look(60.2, 2, 1.5), Look(60.4, 1, 2.5), Look(60.6, None, 2.0),
+    )  # fmt: skip
+    (failure,) = found(lost, looks=looks).failures
+    assert (failure.fewest_live, failure.most_load) == (1, 2.5)
+    (failure,) = found(lost).failures
+    assert (failure.fewest_live, failure.most_load) == (None, None)
 
 
 def test_an_answer_by_two_versions_is_mixed() -> None:
@@ -86,9 +102,19 @@ def test_a_request_that_failed_before_its_first_token_is_lost(outcome: str) -> N
 
 def test_a_request_without_an_end_hangs_whether_it_began_or_not() -> None:
     changes = {"outcome": "failed", "error": "no end within 60 s"}
-    findings = found(answer(50.0, **changes), answer(60.0, first_token_at_s=None, **changes))
-    assert findings.hung == 2
+    begun = {**changes, "last_token_at_s": 0.6}
+    findings = found(
+        answer(50.0, lasts_s=60.0, **begun), answer(60.0, first_token_at_s=None, **changes)
+    )
+    assert (findings.hung, findings.slow) == (2, 0)
     assert not findings.is_clean
+
+
+def test_an_answer_that_still_gets_tokens_is_slow_and_does_not_hang() -> None:
+    changes = {"outcome": "failed", "error": "no end within 60 s", "last_token_at_s": 58.0}
+    findings = found(answer(50.0, lasts_s=60.0, **changes))
+    assert (findings.hung, findings.slow) == (0, 1)
+    assert findings.is_clean
 
 
 def test_what_was_under_way_while_the_machine_stood_still_is_left_out() -> None:
