@@ -350,3 +350,6 @@ class ReplicaSnapshot:
     """Number of the allocation that is in force there; 0 for none."""
     credit_scale: float = 1.0
     """What missed objectives have left of the credit that was granted, in (0, 1]."""
+    age_s: float = 0.0
+    """When the replica gave it away, the time since its step loop had made it: a fraction of a
+    second, unless the loop stands still."""

@@ -58,8 +58,9 @@ class FrontServer:
     async def lose(self, replica_id: str) -> None:
         """Let a replica be silent until it counts as dead."""
         self.states.silent.add(replica_id)
-        self.clock.advance(2.0)
-        await self.front.registry.refresh()
+        for _ in range(5):
+            self.clock.advance(0.2)
+            await self.front.registry.refresh()
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from collm.cluster.routing_config import RegistryConfig
 from collm.cluster.sent import Sent
 from collm.cluster.snapshot_json import from_json
 from collm.cluster.table import ReplicaTable
-from collm.errors import CollmError, DataError
+from collm.errors import CollmError, DataError, UnreachableError
 from collm.types import ReplicaSnapshot
 
 _logger = logging.getLogger(__name__)
@@ -22,6 +22,10 @@ _PATIENCE_S = 5.0
 """How long replicas that fell silent may take to answer when there is no other left: one that is
 merely slow is better than none, and a client has waited so long before it is told that there is
 none."""
+_STANDS_STILL_S = 10.0
+"""A replica answers from another thread than computes. When this one has not looked up for so long,
+what the other says is no answer: the longest that it does without is a fraction of a second, and
+some seconds where the machine has far too much to do."""
 
 
 class SnapshotSource(Protocol):
@@ -39,8 +43,8 @@ class Member:
     endpoint: Endpoint
     is_live: bool
     """Whether it answers and may be sent requests."""
-    answered_at_s: float | None
-    """When it last did, on the front's clock."""
+    silent_s: float | None
+    """How long it has not, while the front could have heard it; ``None`` before it ever did."""
     snapshot: ReplicaSnapshot | None
     """Its latest one, while it is live."""
 
@@ -58,7 +62,9 @@ class Registry:
     """The replicas in the endpoints file, each asked for its snapshot again and again.
 
     A replica is live from its first answer until it has not answered for ``dead_after_s``, a
-    connection to it failed, or it left the file. Belongs to one event loop.
+    connection to it failed, or it left the file. One whose step loop stands still gives no answers,
+    whatever its HTTP thread says. Time in which this process stood still itself, as everybody on
+    its machine may have done, is nobody's silence. Belongs to one event loop.
 
     Args:
         source: Asks one replica.
@@ -77,6 +83,7 @@ class Registry:
         self._watched: dict[str, _Watched] = {}
         self._table = ReplicaTable()
         self._listeners: list[Callable[[RegistryEvent], None]] = []
+        self._listened_s, self._looked_at_s = 0.0, clock.now_s()
 
     @property
     def table(self) -> ReplicaTable:
@@ -118,9 +125,9 @@ class Registry:
     def expire(self) -> None:
         """Take out replicas whose silence would reach ``dead_after_s`` before the next look."""
         limit_s = self._config.dead_after_s - self._config.poll_every_s
-        now_s = self._clock.now_s()
         for watched in self._watched.values():
-            if now_s - watched.answered_at_s > limit_s:
+            silent_s = self._silent_s(watched)
+            if silent_s is not None and silent_s > limit_s:
                 self._lose(watched, "no answer")
 
     async def refresh(self) -> None:
@@ -174,13 +181,15 @@ class Registry:
             snapshot = from_json(value, url=watched.endpoint.url, taken_at_s=asked_at_s)
             if snapshot.replica_id != watched.endpoint.replica_id:
                 raise DataError(f"it says that it is {snapshot.replica_id!r}")
+            if snapshot.age_s > _STANDS_STILL_S:
+                raise UnreachableError(f"its step loop stands still for {snapshot.age_s:.0f} s")
         except (OSError, CollmError) as error:  # a timeout is an OSError
             watched.complain(error)
             return
         if asked_at_s <= watched.suspected_at_s:
             return  # it may have died since
         watched.has_complained = False
-        watched.answered_at_s = self._clock.now_s()
+        watched.answered_at_s, watched.heard_at_s = self._clock.now_s(), self._listen()
         self._table.put(snapshot)
         if not watched.is_live:
             watched.is_live = True
@@ -196,6 +205,16 @@ class Registry:
         _logger.warning("replica %s is gone: %s", replica_id, reason)
         self._tell(RegistryEvent(replica_id, "gone"))
 
+    def _silent_s(self, watched: "_Watched") -> float | None:
+        return None if watched.heard_at_s is None else self._listen() - watched.heard_at_s
+
+    def _listen(self) -> float:
+        """Return for how long this process could hear answers: not while it stood still itself."""
+        now_s, config = self._clock.now_s(), self._config
+        passed_s, self._looked_at_s = now_s - self._looked_at_s, now_s
+        self._listened_s += passed_s if passed_s <= config.dead_after_s else config.poll_every_s
+        return self._listened_s
+
     def _tell(self, event: RegistryEvent) -> None:
         for listener in self._listeners:
             listener(event)
@@ -204,7 +223,7 @@ class Registry:
         return Member(
             endpoint=watched.endpoint,
             is_live=watched.is_live,
-            answered_at_s=None if watched.answered_at_s == -math.inf else watched.answered_at_s,
+            silent_s=self._silent_s(watched),
             snapshot=self._table.get(watched.endpoint.replica_id),
         )
 
@@ -216,6 +235,8 @@ class _Watched:
         self.endpoint = endpoint
         self.is_live = False
         self.answered_at_s = -math.inf
+        self.heard_at_s: float | None = None
+        """The same in time that the registry listened."""
         self.suspected_at_s = -math.inf
         self.has_complained = False
         self.task: asyncio.Task[None] | None = None

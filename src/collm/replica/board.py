@@ -1,7 +1,7 @@
 """How the replica stands, for other threads to read: replaced whole, never changed."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collm.clock import Clock
@@ -55,13 +55,13 @@ class Board:
     def describe_by(self, make: Callable[[], ReplicaSnapshot]) -> None:
         """Let ``make`` say how the replica stands, for its front."""
         self._make_state = make
-        self._state = make()
+        self._look()
 
     @property
     def state(self) -> ReplicaSnapshot:
-        """How the replica stands; call it only after ``describe_by``."""
+        """How the replica stood when the loop last looked; call it only after ``describe_by``."""
         assert self._state is not None
-        return self._state
+        return replace(self._state, age_s=max(self._clock.now_s() - self._looked_at_s, 0.0))
 
     def show(self, name: str, source: Callable[[], Any]) -> None:
         """Add a figure, or a group of them, that ``source`` returns ready for JSON."""

@@ -81,7 +81,7 @@ def test_a_replica_is_live_once_it_has_answered() -> None:
     member = scene.registry.member("a")
     assert member is not None
     assert member.is_live
-    assert member.answered_at_s == scene.clock.now_s()
+    assert member.silent_s == 0.0
     assert scene.events == [("a", "back")]
 
 
@@ -116,6 +116,36 @@ def test_one_missed_answer_is_no_death() -> None:
     scene.source.hung.clear()
     scene.poll()
     assert scene.events == [("a", "back")]
+
+
+def test_a_replica_whose_step_loop_stands_still_is_out_until_it_moves() -> None:
+    scene = Scene("a", "b")
+    scene.poll()
+    scene.source.answers["a"] = to_json(make_snapshot("a", age_s=9.0))
+    scene.poll(6)
+    assert scene.chosen() == {"a", "b"}
+    scene.source.answers["a"] = to_json(make_snapshot("a", age_s=11.0))
+    scene.poll(5)
+    assert scene.chosen() == {"b"}
+    assert [(one.endpoint.replica_id, one.is_live) for one in scene.registry.members()] == [
+        ("a", False), ("b", True),
+    ]  # fmt: skip
+    del scene.source.answers["a"]
+    scene.poll()
+    assert scene.chosen() == {"a", "b"}
+
+
+def test_time_in_which_the_front_stood_still_is_nobodys_silence() -> None:
+    scene = Scene("a")
+    scene.poll()
+    scene.clock.advance(60.0)
+    scene.registry.expire()
+    assert scene.chosen() == {"a"}
+    scene.source.dead.add("a")
+    scene.poll(4)
+    assert scene.chosen() == set()
+    (member,) = scene.registry.members()
+    assert member.silent_s == pytest.approx(5 * CONFIG.poll_every_s)
 
 
 def test_a_failed_connection_takes_a_replica_out_at_once_until_it_answers() -> None:

@@ -3,6 +3,7 @@ import pytest
 from factories.checkpoints import tiny_checkpoint
 from factories.engines import build_engine, random_adapter
 from factories.replicas import build_rig, greedy
+from factories.snapshots import make_snapshot
 
 
 @pytest.fixture
@@ -50,3 +51,11 @@ def test_metrics_show_adapters_asked_for_and_no_other_names(rig):
     text = rig.metrics.render().decode()
     assert 'running_lora_adapters="tutor",waiting_lora_adapters=""' in text
     assert "whatever" not in text
+
+
+def test_state_says_how_long_ago_the_loop_looked(rig):
+    rig.board.describe_by(make_snapshot)
+    rig.clock.advance(12.0)
+    assert rig.board.state.age_s == pytest.approx(12.0)
+    rig.board.refresh_if_due()
+    assert rig.board.state.age_s == 0.0

@@ -114,13 +114,12 @@ async def show_allocation(http: Request) -> Response:
 
 
 def _replica(front: Front, member: Member) -> dict[str, Any]:
-    answered_at_s = member.answered_at_s
     return {
         "id": member.endpoint.replica_id,
         "url": member.endpoint.url,
         "started_at_s": member.endpoint.started_at_s,
         "is_live": member.is_live,
-        "silent_s": None if answered_at_s is None else front.clock.now_s() - answered_at_s,
+        "silent_s": member.silent_s,
         "num_open": front.backends.sent.num_open(member.endpoint.replica_id),
         "state": None if member.snapshot is None else to_json(member.snapshot),
     }

@@ -23,11 +23,9 @@ async def watch(front: Front) -> NoReturn:
 
 def cut_hung(front: Front) -> None:
     """Break off the calls to replicas that were silent for too long, and forget those that left."""
-    members = front.registry.members()
-    pool, now_s = front.pool, front.clock.now_s()
+    members, pool = front.registry.members(), front.pool
     for member in members:
-        silent_s = now_s - (member.answered_at_s or now_s)
-        if not member.is_live and silent_s > _HUNG_AFTER_S:
+        if not member.is_live and (member.silent_s or 0.0) > _HUNG_AFTER_S:
             num_cut = pool.cut(member.endpoint.url)
             if num_cut:
                 replica_id = member.endpoint.replica_id
