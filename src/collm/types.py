@@ -322,7 +322,7 @@ class ReplicaSnapshot:
     credit_share: float
     """Share of wall time that training has for sure, in [0, 1]."""
     bytes_per_token: float
-    """Mean UTF-8 bytes of prompt text in a token, template included."""
+    """Mean UTF-8 bytes of prompt text in a token."""
     step_coefficients: StepCoefficients
     ttft_s: float
     """Objective for the time to the first token."""
@@ -350,6 +350,8 @@ class ReplicaSnapshot:
     """Number of the allocation that is in force there; 0 for none."""
     credit_scale: float = 1.0
     """What missed objectives have left of the credit that was granted, in (0, 1]."""
+    num_template_tokens: int = 0
+    """Tokens that the chat template adds to a prompt's texts."""
     age_s: float = 0.0
     """When the replica gave it away, the time since its step loop had made it: a fraction of a
     second, unless the loop stands still."""

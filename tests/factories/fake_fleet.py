@@ -11,10 +11,13 @@ from collm.cluster.router import Router
 from collm.cluster.routes import Choice, RouteRequest
 from collm.cluster.sent import Sent
 from collm.cluster.table import ReplicaTable
+from collm.server.prompt_ratio import PromptRatio
 from collm.types import ReplicaSnapshot
 from factories.snapshots import COEFFICIENTS, make_snapshot
 
 SNAPSHOT_EVERY_S = 0.2
+NUM_TEMPLATE_TOKENS = 31
+_BYTES_PER_TOKEN = 4.3
 _CHUNK = 128
 
 
@@ -35,7 +38,8 @@ class FakeReplica:
 
     One that ``claims_idle`` reports no load whatever it has; one that ``is_hung`` computes nothing.
     One that ``has_cache`` has cached what the router believes. Snapshots further say what is in
-    ``claims``, such as a quality. Training takes up to ``quantum_s`` between two steps.
+    ``claims``, such as a quality. Training takes up to ``quantum_s`` between two steps. With
+    ``lengths`` a prompt's true tokens are counted, and snapshots say what these tell of bytes.
     """
 
     replica_id: str
@@ -45,6 +49,7 @@ class FakeReplica:
     has_cache: bool = True
     claims: Mapping[str, Any] = field(default_factory=dict)
     quantum_s: float = 0.0
+    lengths: PromptRatio | None = None
     random: Random = field(default_factory=lambda: Random(0))
     streams: list[Stream] = field(default_factory=list)
     ended: list[Stream] = field(default_factory=list)
@@ -52,14 +57,26 @@ class FakeReplica:
 
     def snapshot(self, now_s: float) -> ReplicaSnapshot:
         streams = [] if self.claims_idle else self.streams
+        lengths = {}
+        if self.lengths is not None:
+            lengths["bytes_per_token"] = self.lengths.bytes_per_token
+            lengths["num_template_tokens"] = self.lengths.num_template_tokens
         return make_snapshot(
             self.replica_id,
             taken_at_s=now_s,
             num_running=len(streams),
             queued_prefill_tokens=sum(one.num_prefill for one in streams),
             num_context_tokens=100 * len(streams),
-            **self.claims,
+            **{**lengths, **self.claims},
         )
+
+    def num_prefill(self, request: RouteRequest, choice: Choice) -> int:
+        """Take in a prompt; return its tokens that are not cached: of the template all are."""
+        if self.lengths is not None:
+            num_text = round(request.num_prompt_bytes / _BYTES_PER_TOKEN)
+            self.lengths.observe(request.num_prompt_bytes, num_text + NUM_TEMPLATE_TOKENS)
+            return num_text + 1
+        return choice.num_prefill_tokens if self.has_cache else choice.num_prompt_tokens
 
     def advance(self, to_s: float, sent: Sent) -> None:
         """Compute every step that starts before ``to_s``."""
@@ -119,9 +136,7 @@ class FakeFleet:
         ticket = self.sent.add(request, choice, self.now_s)
         replica = self.replicas[choice.replica_id]
         replica.free_at_s = max(replica.free_at_s, self.now_s if not replica.streams else 0.0)
-        num_prefill = choice.num_prompt_tokens
-        if replica.has_cache:
-            num_prefill = choice.num_prefill_tokens
+        num_prefill = replica.num_prefill(request, choice)
         stream = Stream(ticket, self.now_s, num_prefill, request.num_output_tokens_guess)
         replica.streams.append(stream)
         self.counts[choice.replica_id] += 1

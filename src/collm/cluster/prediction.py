@@ -53,6 +53,7 @@ class Standing(NamedTuple):
     context_s: float
     adapter_s: float
     tokens_per_byte: float
+    num_template_tokens: int
     ttft_s: float
     tpot_s: float
     max_model_len: int
@@ -106,6 +107,7 @@ def stand(snapshot: ReplicaSnapshot) -> Standing:
         context_s=stretch * cost.context_s,
         adapter_s=stretch * cost.adapter_s,
         tokens_per_byte=1.0 / snapshot.bytes_per_token,
+        num_template_tokens=snapshot.num_template_tokens,
         ttft_s=snapshot.ttft_s,
         tpot_s=snapshot.tpot_s,
         max_model_len=snapshot.max_model_len,

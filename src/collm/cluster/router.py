@@ -169,7 +169,9 @@ class Router:
             standing = standing_of(replica_id)
             served = by_label or standing.adapters.get(adapter, NOT_SERVED)
             taken_at_s = standing.taken_at_s
-            num_prompt = num_prefill = int(num_bytes * standing.tokens_per_byte) + 1
+            # What the template adds is the same for all, and cached since the first of them.
+            num_prefill = int(num_bytes * standing.tokens_per_byte) + 1
+            num_prompt = num_prefill + standing.num_template_tokens
             if replica_id in cached.holders and cached.holders[replica_id] == served.version:
                 num_prefill -= int(cached.num_bytes * standing.tokens_per_byte)
             forecast = predict(
@@ -277,7 +279,8 @@ def _qualities(forecasts: list[Forecast]) -> list[float]:
 
 
 def _is_home(forecast: Forecast, session_home: str | None) -> bool:
-    if forecast.num_prefill <= (1.0 - _HOME_SHARE) * forecast.num_prompt:
+    num_text = forecast.num_prompt - forecast.standing.num_template_tokens
+    if forecast.num_prefill <= (1.0 - _HOME_SHARE) * num_text:
         return True
     return session_home is not None and forecast.standing.snapshot.replica_id == session_home
 

@@ -91,6 +91,7 @@ def from_json(value: object, *, url: str, taken_at_s: float) -> ReplicaSnapshot:
         totals=_totals(row["totals"]),
         allocation=_count("allocation", row["allocation"]),
         credit_scale=_number("credit_scale", row["credit_scale"], most=1.0),
+        num_template_tokens=_count("num_template_tokens", row["num_template_tokens"]),
         age_s=_number("age_s", row["age_s"], most=_MAX_SUM),
     )
 

@@ -57,9 +57,13 @@ async def show_state(request: Request) -> Response:
     """Return how the replica stands, as a router needs it."""
     service = service_of(request)
     service.require_alive()
-    snapshot = service.rounds.state()
-    ratio = service.prompt_ratio.bytes_per_token
-    return JSONResponse(to_json(replace(snapshot, bytes_per_token=ratio)))
+    ratio = service.prompt_ratio
+    snapshot = replace(
+        service.rounds.state(),
+        bytes_per_token=ratio.bytes_per_token,
+        num_template_tokens=ratio.num_template_tokens,
+    )
+    return JSONResponse(to_json(snapshot))
 
 
 @router.post("/control/allocation")

@@ -13,7 +13,7 @@ from collm.server.config import ServerConfig
 from collm.server.control_backend import RoundDesk
 from collm.server.errors import UnavailableError
 from collm.server.learning_backend import FineTuning, Uploads
-from collm.server.prompt_ratio import PromptRatio
+from collm.server.prompt_ratio import PromptRatio, count_template_tokens
 from collm.types import RequestId
 
 
@@ -49,11 +49,12 @@ class Service:
     """Requests in flight."""
     control_secret: str | None = None
     """By which a replica of a cluster knows its front; ``None`` obeys nobody."""
-    prompt_ratio: PromptRatio = field(default_factory=PromptRatio)
+    prompt_ratio: PromptRatio = field(init=False)
     """What is known of prompts' lengths."""
     started_at: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.prompt_ratio = PromptRatio(count_template_tokens(self.replica.tokenizer))
         self.started_at = int(self.wall_time_s())
 
     @property

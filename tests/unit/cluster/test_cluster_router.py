@@ -10,8 +10,9 @@ from collm.cluster.routes import Choice, RouteRequest, Turned, TurnedReason
 from collm.cluster.routing_config import RouterConfig
 from collm.cluster.sent import Sent
 from collm.cluster.table import ReplicaTable
+from collm.server.prompt_ratio import PromptRatio
 from collm.types import StepCoefficients, VersionId
-from factories.fake_fleet import FakeFleet, FakeReplica
+from factories.fake_fleet import NUM_TEMPLATE_TOKENS, FakeFleet, FakeReplica
 from factories.snapshots import ADAPTER, BASE_MODEL, COEFFICIENTS, make_snapshot
 
 BUSY = {"num_running": 12, "num_context_tokens": 6_000}
@@ -187,6 +188,24 @@ def test_a_home_with_a_little_less_chance_is_kept() -> None:
     again = choose(router, request, table, sent)
     assert again.replica_id == home.replica_id
     assert 0.95 < again.chance < 0.98
+
+
+def test_a_template_is_part_of_a_prompt_and_computed_once_for_all() -> None:
+    table = ReplicaTable([make_snapshot("r0", num_template_tokens=31)])
+    choice = choose(make_router(), make_request(num_prompt_bytes=60), table, Sent())
+    assert (choice.num_prompt_tokens, choice.num_prefill_tokens) == (47, 16)
+
+
+def test_a_template_that_all_have_cached_makes_nobody_a_home() -> None:
+    idle = {"num_template_tokens": 31}
+    table = ReplicaTable([make_snapshot(f"r{i}", **idle) for i in range(3)])
+    router, sent = make_router(), Sent()
+    request = make_request(num_prompt_bytes=60, session="s")
+    home = choose(router, request, table, sent)
+    sent.finished(sent.add(request, home, 0.0), 0.0)
+    busier = {"num_running": 16, "num_context_tokens": 2_000}
+    table.put(make_snapshot(home.replica_id, **idle, **busier))
+    assert choose(router, request, table, sent).replica_id == home.replica_id
 
 
 OLDER = {ADAPTER: VersionId(f"{ADAPTER}@2")}
@@ -404,6 +423,34 @@ def test_two_replicas_that_learn_together_share_the_traffic_of_the_demo(
         fleet.play(request, per_s=2.0, duration_s=1.0, seed=1000 * seed + second)
     assert min(fleet.counts.values()) >= 0.4 * fleet.counts.total()
     assert fleet.met_share() >= 0.99
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_prompts_of_all_lengths_are_shared_by_replicas_that_count_their_tokens(seed: int) -> None:
+    """Prompts are hardly longer than their template, as the demo's are, but for one in ten.
+
+    One replica has seen long ones so far, the other short ones.
+    """
+    replicas = []
+    for number, num_text in enumerate((200, 10)):
+        lengths = PromptRatio(NUM_TEMPLATE_TOKENS)
+        for _ in range(50):
+            lengths.observe(4 * num_text, num_text + NUM_TEMPLATE_TOKENS)
+        replicas.append(
+            FakeReplica(f"r{number}", quantum_s=0.04, lengths=lengths, random=Random(seed + number))
+        )
+    fleet = FakeFleet(make_router(seed), replicas)
+    num_long: Counter[str] = Counter()
+    for second in range(480):
+        fleet.play(
+            make_request(num_prompt_bytes=64, num_output_tokens_guess=7),
+            per_s=1.8, duration_s=1.0, seed=1000 * seed + second,
+        )  # fmt: skip
+        if second % 5 == 0:
+            request = make_request(num_prompt_bytes=700, num_output_tokens_guess=30)
+            num_long[fleet.send(request).replica_id] += 1
+    for counts in (fleet.counts, num_long):
+        assert min(counts["r0"], counts["r1"]) >= 0.4 * counts.total()
 
 
 def test_an_idle_replica_is_preferred_to_a_busy_one_that_looks_a_little_faster() -> None:
