@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
@@ -19,6 +20,8 @@ TIMEOUT_S = 30
 BODY = {"model": BASE_MODEL, "messages": [{"role": "user", "content": "hi"}]}
 HELD = 7
 """Seed of a request that stops after its first letter."""
+NOT_BEGUN = 8
+"""Seed of a request that stops before it."""
 
 
 def wait_until(is_so):
@@ -67,6 +70,10 @@ class Cluster:
         assert answer.status_code == 200, answer.text
         assert answer.json()["choices"][0]["message"]["content"] == "Hello"
         return answer.headers["x-collm-replica"]
+
+    def num_open(self, replica_id):
+        rows = self.http.get("/cluster").json()["replicas"]
+        return next(row["num_open"] for row in rows if row["id"] == replica_id)
 
     @contextmanager
     def held_stream(self):
@@ -120,6 +127,23 @@ def test_killed_replica_ends_its_stream_with_an_error_and_nothing_else(cluster):
     wait_until(
         lambda: replica_id in cluster.replicas and cluster.replicas[replica_id].pid != killed
     )
+
+
+def test_requests_without_a_token_survive_the_kill_of_their_replica(cluster):
+    killed, other = sorted(cluster.replicas)
+    httpx.post(cluster.replicas[other].url + "/test/release")
+    body = {**BODY, "stream": True, "seed": NOT_BEGUN}
+
+    def ask(_):
+        return cluster.http.post("/v1/chat/completions", json=body)
+
+    with ThreadPoolExecutor() as threads:
+        asking = threads.map(ask, range(8))
+        wait_until(lambda: cluster.num_open(killed) and not cluster.num_open(other))
+        os.kill(cluster.replicas[killed].pid, signal.SIGKILL)
+        answers = list(asking)
+    assert {answer.headers["x-collm-replica"] for answer in answers} == {other}
+    assert all(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
 
 
 def test_killed_front_is_followed_by_one_that_knows_the_replicas(cluster):

@@ -1,7 +1,7 @@
 """Children of a test's cluster: the real front, and replicas that answer "Hello" from a script.
 
-A replica stops after the first letter until ``POST /test/release``, if the request's seed is 7. A
-front writes its pid into the file that COLLM_TEST_FRONT_PID names.
+A replica stops until ``POST /test/release`` after the first letter, if the request's seed is 7, and
+before it, if that is 8. A front writes its pid into the file that COLLM_TEST_FRONT_PID names.
 """
 
 import argparse
@@ -25,8 +25,8 @@ GRACE_S = 20.0
 
 def script(request):
     events = events_for(request, b"Hello")
-    is_held = request.sampling.seed == 7
-    return [events[0], Hold(), *events[1:]] if is_held else events
+    place = {7: 1, 8: 0}.get(request.sampling.seed)
+    return events if place is None else [*events[:place], Hold(), *events[place:]]
 
 
 def run_replica(name):
