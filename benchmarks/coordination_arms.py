@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 
 from collm.cluster.planner import Estimates
 from collm.cluster.planning.problem import AllocationProblem
+from collm.cluster.round_config import ROUND_GATE
+from collm.gate.config import GateConfig
 from collm.sim.policies import POLICIES
 from collm.types import ReplicaSnapshot
 
@@ -24,8 +26,8 @@ class Arm:
     change: Change | None = None
     moves_traffic: bool = True
     corrects_credit: bool = True
-    judged_share: float = 1.0
-    """Of the held-out samples that a member has, those that it judges an aggregate by."""
+    gate: GateConfig = ROUND_GATE
+    """By what an aggregate is judged."""
 
 
 class Changed:
@@ -88,11 +90,14 @@ ABLATIONS = (
 )
 """``collm`` without one of the coordinator's parts, and without its slow loop as a whole."""
 
+_SHARED_BY_EIGHT = 512
+"""Twice as many, shared by eight members, are 128 for each."""
+
 ARMS = {
     arm.name: arm
     for arm in (
         _planned("collm"),
-        _planned("few samples", judged_share=0.25),
+        _planned("128 samples each", gate=replace(ROUND_GATE, max_samples=_SHARED_BY_EIGHT)),
         *(Arm(name=name, policy=name) for name in POLICIES if name not in ("collm", "oracle")),
         *ABLATIONS,
     )

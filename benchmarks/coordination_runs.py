@@ -75,15 +75,9 @@ class Outcome:
     """Of the best adapter at the end."""
 
 
-def device(judged_share: float = 1.0) -> Profile:
-    """Return every replica's profile, with candidates judged by a share of the samples."""
-    profile = load_profile(DEVICE)
-    training = replace(
-        profile.training,
-        evaluation_tokens=round(judged_share * profile.training.evaluation_tokens),
-        evaluation_samples=round(judged_share * profile.training.evaluation_samples),
-    )
-    return replace(profile, loss=LOSS, miss=MISS, training=training)
+def device() -> Profile:
+    """Return every replica's profile."""
+    return replace(load_profile(DEVICE), loss=LOSS, miss=MISS)
 
 
 def run_arm(cell: Cell, arm: Arm) -> Outcome:
@@ -92,9 +86,12 @@ def run_arm(cell: Cell, arm: Arm) -> Outcome:
         make_estimates=LearnedEstimates if arm.change is None else partial(_changed, arm.change),
         allocator=Allocator(moves_traffic=arm.moves_traffic),
     )
-    config = replace(_config(cell, is_planned=arm.is_planned), corrects_credit=arm.corrects_credit)
-    profile = device(arm.judged_share)
-    return _run(cell, POLICIES[arm.policy], config, profile, deliberation=deliberation)
+    config = replace(
+        _config(cell, is_planned=arm.is_planned),
+        corrects_credit=arm.corrects_credit,
+        rounds=replace(ROUNDS, gate=arm.gate),
+    )
+    return _run(cell, POLICIES[arm.policy], config, device(), deliberation=deliberation)
 
 
 def run_oracle(cell: Cell, final: tuple[float, ...]) -> Outcome:

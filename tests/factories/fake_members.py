@@ -80,19 +80,19 @@ class FakeMember:
     before_promote: Callable[[], Awaitable[object]] | None = None
     base_digest: str = DIGEST
     plans: list[RoundPlan] = field(default_factory=list)
+    gates: dict[int, GatePlan] = field(default_factory=dict)
     versions: dict[VersionId, AdapterFiles] = field(default_factory=dict)
     active: dict[str, VersionId] = field(default_factory=dict)
     allotments: list[Allotment] = field(default_factory=list)
     promotions: list[VersionId] = field(default_factory=list)
     _polls: dict[int, int] = field(default_factory=dict)
     _finished: set[int] = field(default_factory=set)
-    _gates: dict[int, GatePlan] = field(default_factory=dict)
 
     def restart(self) -> None:
         """Lose what is not on a replica's disk."""
         self._polls.clear()
         self._finished.clear()
-        self._gates.clear()
+        self.gates.clear()
 
     async def follow(self, allotment: Allotment) -> None:
         """Keep the allotment, and say so in the snapshot."""
@@ -174,12 +174,12 @@ class FakeMember:
         """Begin to compare."""
         self._answer()
         assert plan.candidate in self.versions
-        self._gates[plan.round] = plan
+        self.gates[plan.round] = plan
 
     async def gate_report(self, adapter: str, number: int) -> Progress[GateReport]:
         """Report the increase, with a little spread, over 40 samples."""
         self._answer()
-        if number not in self._gates:
+        if number not in self.gates:
             raise UnknownObjectError(f"no gate {number}")
         d = self.increase
         sums = SliceSums(40, 40 * d, 40 * (d * d + 0.01))

@@ -7,6 +7,9 @@ from typing import Literal
 from collm.errors import ConfigError
 from collm.gate.config import GateConfig
 
+ROUND_GATE = GateConfig(max_samples=128)
+"""When an aggregate replaces what is served, unless the operator says otherwise."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundConfig:
@@ -37,9 +40,10 @@ class RoundConfig:
     """Pause between the end of a round and the start of the next."""
     max_rounds: int | None = None
     """Rounds, abandoned ones not counted, after which learning together ends; null never ends."""
-    gate: GateConfig = GateConfig(max_samples=128)
+    gate: GateConfig = ROUND_GATE
     """When an aggregate replaces what is served; error, min_samples, max_samples, min_slice_samples
-    and the bounds are used."""
+    and the bounds are used. Up to two members compare max_samples each; more share what two would,
+    down to min_samples each."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -21,7 +21,7 @@ from collm.cluster.gating import Gating
 from collm.cluster.members import Members
 from collm.cluster.round_config import RoundConfig
 from collm.cluster.round_path import RoundObserver, RoundPath, Stage
-from collm.cluster.round_rules import MAX_STALE_ROUNDS
+from collm.cluster.round_rules import MAX_STALE_ROUNDS, num_judged
 from collm.cluster.spreading import Spreader
 from collm.cluster.timing import Timing
 from collm.errors import RoundError
@@ -142,7 +142,7 @@ class RoundMachine:
             round=record.round,
             candidate=record.candidate,
             active=plan.base_version,
-            max_samples=self._config.gate.max_samples,
+            max_samples=num_judged(self._config.gate, len(judges)),
         )
         gating = Gating(
             gate_plan,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from collm.gate.config import GateConfig
 from collm.store.rounds import MemberOutcome, MemberRecord
 from collm.types import BASE, ReplicaSnapshot, VersionId
 
@@ -105,6 +106,21 @@ def next_gate_move(
     if move is Move.TOO_FEW and left_s > -GATE_PATIENCE * deadline_s:
         return next_move(states, quorum_share=quorum_share, left_s=deadline_s, grace_s=0.0)
     return move
+
+
+def num_judged(gate: GateConfig, num_judges: int) -> int:
+    """Return how many held-out samples each of so many judges compares a candidate on.
+
+    Two compare ``max_samples`` each. More of them share what two would: a verdict rests on as much
+    then, and all are back to training sooner. None compares fewer than ``min_samples``, for what
+    ruins one member is to be seen in that member's own samples.
+
+    Args:
+        gate: A round's.
+        num_judges: At least one.
+    """
+    share = -(-2 * gate.max_samples // num_judges)
+    return min(gate.max_samples, max(gate.min_samples, share))
 
 
 def newest_updates(parts: Iterable[MemberRecord]) -> tuple[MemberRecord, ...]:

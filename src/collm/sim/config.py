@@ -4,9 +4,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from collm.cluster.planning_config import PlanningConfig
+from collm.cluster.round_config import ROUND_GATE
 from collm.cluster.routing_config import RegistryConfig, RouterConfig
 from collm.engine.config import SchedulerConfig
 from collm.errors import ConfigError
+from collm.gate.config import GateConfig
 from collm.pacing.config import PacingConfig
 from collm.sim.faults import Fault
 from collm.sim.requests import Mix
@@ -30,6 +32,8 @@ class RoundSettings:
     """What a member's token is worth in the aggregate, from 0 to 1: data differ between members."""
     transfer_s: float = 1.0
     """To aggregate, and to bring a version to every replica."""
+    gate: GateConfig = ROUND_GATE
+    """When an aggregate replaces what is served, as in ``RoundConfig``."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

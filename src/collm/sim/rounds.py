@@ -17,10 +17,10 @@ from collm.cluster.round_rules import (
     choose_members,
     next_gate_move,
     next_move,
+    num_judged,
 )
 from collm.federated.rounds import GateReport, RoundPlan, RoundStatus, SliceSums
 from collm.federated.verdict import judge
-from collm.gate.config import GateConfig
 from collm.sim.config import RoundSettings
 from collm.sim.events import EventQueue, Rank
 from collm.sim.planning import SimPlanner
@@ -57,6 +57,8 @@ class _Round:
     parts: dict[str, _Part]
     status: RoundStatus = RoundStatus.TRAINING
     candidate: Version | None = None
+    num_judged: int = 0
+    """Held-out samples that each member compares the candidate on."""
     reports: dict[str, GateReport] = field(default_factory=dict)
 
 
@@ -163,10 +165,11 @@ class SimRounds:
         version = VersionId(f"{ADAPTER}@{current.plan.round}")
         current.candidate = Version(version, tuple(total))
         current.status = RoundStatus.GATING
+        current.num_judged = num_judged(self._settings.gate, len(current.parts))
         for member, part in current.parts.items():
             if self._replicas[member].is_alive:
                 self._replicas[member].loop.advance(now_s)
-                part.trainer.compare(total)
+                part.trainer.compare(total, current.num_judged)
                 self._replicas[member].loop.wake(now_s)
             part.outcome = MemberOutcome.OPEN
         current.due_at_s = now_s + self._settings.gate_deadline_s
@@ -191,7 +194,7 @@ class SimRounds:
             self._end(RoundStatus.ABANDONED, now_s)
         elif move is not Move.ENOUGH:
             self._queue.put(now_s + _POLL_S, Rank.ROUND, self._gate)
-        elif not judge(current.reports.values(), GateConfig()).is_better:
+        elif not judge(current.reports.values(), self._settings.gate).is_better:
             self._end(RoundStatus.REFUSED, now_s)
         else:
             self._queue.put(now_s + self._settings.transfer_s, Rank.ROUND, self._promote)
@@ -239,8 +242,7 @@ class SimRounds:
         )
 
     def _report(self, member: str, rise: float) -> GateReport:
-        shape = self._current.parts[member].trainer.shape
-        n, spread = shape.evaluation_samples, shape.loss_spread
+        n, spread = self._current.num_judged, self._current.parts[member].trainer.shape.loss_spread
         mean = self._random.gauss(rise, spread / math.sqrt(n))
         sums = SliceSums(n, n * mean, n * mean**2 + (n - 1) * spread**2)
         return GateReport(member=member, slices={"own": sums})

@@ -25,8 +25,9 @@ from collm.types import Evaluation, GradientSums
 _Z = 1.6448536269514722
 """One-sided 95 % point of the normal distribution, for ``GateConfig.error`` of 5 %."""
 
-_NUM_SHAPES = 8
-"""Shapes of training that are kept; a run has one."""
+_NUM_SHAPES = 32
+"""Shapes of training that are kept: a run has one, and an evaluation of it for every number of
+judges."""
 
 Weights = Callable[[float], Sequence[float]]
 """Each domain's share of a replica's own data, by time."""
@@ -68,7 +69,8 @@ class SimTrainer:
         """Tokens gathered before an optimizer step; an allocation may change it."""
         self._learn = _micro_batch(shape)
         self._step = _optimizer_step(shape)
-        self._evaluate = _evaluation(shape)
+        self._evaluate = _evaluation(shape, shape.evaluation_tokens)
+        self._compare = self._evaluate
         self._served = tuple(start)
         self._known: tuple[Sequence[float], Sequence[float], float] | None = None
         """What was served when its quality was asked for last, on which data, and the answer."""
@@ -129,8 +131,11 @@ class SimTrainer:
         """Whether it has trained on what it was asked to."""
         return self.num_tokens >= self._max_tokens
 
-    def compare(self, knowledge: Sequence[float]) -> None:
+    def compare(self, knowledge: Sequence[float], num_samples: int) -> None:
         """Compare somebody's candidate with what is served, next; half-done work is dropped."""
+        shape = self.shape
+        share = num_samples / shape.evaluation_samples
+        self._compare = _evaluation(shape, max(1, round(share * shape.evaluation_tokens)))
         self._program, self._place, self._num_pending = (), 0, 0
         self._foreign = tuple(knowledge)
         self.foreign_rise = None
@@ -161,7 +166,7 @@ class SimTrainer:
 
     def _next_program(self) -> Sequence[Quantum]:
         if self._foreign is not None:
-            return self._evaluate
+            return self._compare
         if self.is_resting:
             return ()
         if self._num_pending >= self.tokens_per_step:
@@ -268,11 +273,11 @@ def _optimizer_step(shape: TrainingShape) -> tuple[Quantum, ...]:
 
 
 @lru_cache(maxsize=_NUM_SHAPES)
-def _evaluation(shape: TrainingShape) -> tuple[Quantum, ...]:
+def _evaluation(shape: TrainingShape, num_rows: int) -> tuple[Quantum, ...]:
     """Return an evaluation's quanta: a copy of the candidate, then its held-out micro-batches."""
     quanta = [Quantum(QuantumKind.STAGE, shape.num_layers * shape.layer_parameters, 0, ADAPTER)]
-    num_batches = -(-shape.evaluation_tokens // shape.micro_batch_tokens)
-    for num_tokens in cut(shape.evaluation_tokens, -(-shape.evaluation_tokens // num_batches)):
+    num_batches = -(-num_rows // shape.micro_batch_tokens)
+    for num_tokens in cut(num_rows, -(-num_rows // num_batches)):
         chunks = _loss_chunks(shape, num_tokens)
         quanta += evaluation_quanta(2 * shape.num_layers, num_tokens, chunks, ADAPTER)
     return tuple(quanta)

@@ -56,6 +56,14 @@ def test_aggregate_is_made_as_the_round_is_configured(folder: FrontFolder) -> No
     assert (plan.strategy, plan.rank, plan.server_rate) == ("fedavg", 4, 1.5)
 
 
+def test_four_members_compare_as_many_samples_together_as_two(folder: FrontFolder) -> None:
+    for count in (2, 4):
+        asked = members(count)
+        record = Rounds(FakeCluster(*asked), folder).run()
+        assert record.status == RoundStatus.DONE
+        assert sum(member.gates[record.round].max_samples for member in asked) == 256
+
+
 def test_round_goes_on_without_a_member_that_died(folder: FrontFolder) -> None:
     a, b, c = members(3)
     c.is_live = False

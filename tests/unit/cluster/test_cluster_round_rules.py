@@ -12,9 +12,11 @@ from collm.cluster.round_rules import (
     newest_updates,
     next_gate_move,
     next_move,
+    num_judged,
     num_needed,
     why_left_out,
 )
+from collm.gate.config import GateConfig
 from collm.store.rounds import MemberOutcome, MemberRecord
 from collm.types import BASE, VersionId
 from factories.fake_members import DIGEST, snapshot
@@ -102,6 +104,16 @@ def test_enough_means_a_quorum_and_grace_ends_all_waiting(
         assert found in (Move.ENOUGH, Move.TOO_FEW)
     if found is Move.WAIT:
         assert OPEN in outcomes
+
+
+@pytest.mark.parametrize(
+    ("num_judges", "num_samples"), [(1, 128), (2, 128), (3, 86), (8, 32), (11, 24), (100, 24)]
+)
+def test_judges_share_what_two_would_compare_down_to_what_one_needs(
+    num_judges: int, num_samples: int
+) -> None:
+    gate = GateConfig(min_samples=24, max_samples=128)
+    assert num_judged(gate, num_judges) == num_samples
 
 
 def part(member: str, number: int, used_in: int | None = None) -> MemberRecord:

@@ -6,8 +6,10 @@ import pytest
 
 from collm.cluster.planning.estimates import LearnedEstimates
 from collm.cluster.planning_config import PlanningConfig
+from collm.cluster.round_config import ROUND_GATE
 from collm.errors import ConfigError
 from collm.federated.rounds import RoundStatus
+from collm.gate.config import GateConfig
 from collm.pacing.config import PacingConfig
 from collm.sim.config import RoundSettings, SimConfig
 from collm.sim.faults import Fault
@@ -147,6 +149,22 @@ def test_rounds_add_up_what_members_learned_on_their_own_domains() -> None:
     assert min(end.knowledge) > 3_000.0
     versions = {one.learner.versions.active.version for one in simulation.replicas.values()}
     assert versions == {simulation.rounds.active.version}
+
+
+def test_members_share_the_samples_that_an_aggregate_is_judged_by() -> None:
+    device = profile()  # without evaluations between rounds
+    device = replace(device, training=replace(device.training, evaluate_every=10**9))
+
+    def judging_s(gate):
+        rounds = RoundSettings(tokens_per_round=2_000, gate=gate)
+        config = SimConfig(num_replicas=4, mix=Mix(num_domains=4), rounds=rounds)
+        simulation, end, _ = simulate(LIGHT, "collm", config, device)
+        assert simulation.rounds is not None
+        seconds = sum(one["evaluate"] for one in end.seconds.values())
+        return seconds / sum(simulation.rounds.outcomes.values())
+
+    shared, alone = judging_s(ROUND_GATE), judging_s(GateConfig(max_samples=256))
+    assert shared == pytest.approx(0.5 * alone, rel=0.05)
 
 
 def test_round_that_ends_by_its_deadline_in_the_midst_of_steps_is_judged_and_done() -> None:

@@ -1,0 +1,45 @@
+from random import Random
+
+import pytest
+
+from collm.metrics.loop_times import LoopTimes
+from collm.metrics.totals import Totals
+from collm.pacing.config import PacingConfig
+from collm.pacing.quanta import QuantumKind
+from collm.sim.trainer import SimTrainer
+from factories.simulations import profile
+
+
+def trainer() -> SimTrainer:
+    totals = Totals(PacingConfig(), LoopTimes())
+    return SimTrainer(profile(), lambda now_s: (1.0,), 1, (0.0,), Random(0), totals)
+
+
+def num_rows_compared(one: SimTrainer, num_samples: int) -> int:
+    """Let it judge somebody's candidate; return the rows that go through the first sublayer."""
+    one.compare((5_000.0,), num_samples)
+    num_rows = 0
+    while one.foreign_rise is None:
+        quantum = one.peek()
+        assert quantum is not None
+        if quantum.kind is QuantumKind.EVALUATE_FORWARD and quantum.index == 0:
+            num_rows += quantum.size
+        one.ran(0.0)
+    return num_rows
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
+def test_comparing_fewer_samples_takes_their_share_of_an_evaluation(share: float) -> None:
+    shape = profile().training
+    num_rows = num_rows_compared(trainer(), round(share * shape.evaluation_samples))
+    assert num_rows == round(share * shape.evaluation_tokens)
+
+
+def test_better_candidate_is_seen_as_such_whatever_the_number_of_samples() -> None:
+    one = trainer()
+    num_rows_compared(one, 16)
+    few = one.foreign_rise
+    num_rows_compared(one, 128)
+    assert few == one.foreign_rise
+    assert few is not None
+    assert few < 0.0
