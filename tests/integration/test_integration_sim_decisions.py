@@ -134,8 +134,13 @@ class Script:
     def peek(self):
         return self._quanta[0] if self._quanta else None
 
-    def ran(self, now_s: float) -> None:
-        self._decisions.quantum(self._quanta.pop(0))
+    def rest_of_program(self):
+        return tuple(self._quanta)
+
+    def ran(self, now_s: float, num_quanta: int = 1) -> None:
+        for quantum in self._quanta[:num_quanta]:
+            self._decisions.quantum(quantum)
+        del self._quanta[:num_quanta]
 
 
 class RecordingScheduler(Scheduler):

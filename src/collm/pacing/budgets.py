@@ -56,6 +56,11 @@ class Budget(Protocol):
         """Return how far ahead of its deadline an outlook keeps each of so many decodes."""
         ...
 
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether every quantum may run in this pause, up to the next message."""
+        ...
+
     def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
         """Whether this quantum may run now; changes nothing."""
         ...
@@ -180,6 +185,11 @@ class ObjectiveBudget:
         """Return how far ahead of its deadline an outlook keeps each of so many decodes."""
         return self._reserve.seconds_beside(num_decodes, num_context_tokens)
 
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether every quantum may run in this pause, up to the next message."""
+        return self._is_idle
+
     def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
         """Whether this quantum may run now; changes nothing."""
         if quantum.kind is QuantumKind.SNAPSHOT and self._num_ran == 0:
@@ -269,6 +279,11 @@ class UncontrolledBudget:
     def reserve_s(self, num_decodes: int, num_context_tokens: int) -> float:
         """Return 0: training takes its time whatever comes of it."""
         return 0.0
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Return ``False``: a micro-batch goes on beyond the next message."""
+        return False
 
     def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
         """Whether this quantum may run now; changes nothing."""

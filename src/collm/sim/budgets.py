@@ -48,6 +48,11 @@ class TokenLevelBudget:
         """Return 0: decodes need not be ahead here."""
         return 0.0
 
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether every quantum may run in this pause, up to the next message."""
+        return self._is_idle
+
     def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
         """Whether this quantum may run now; changes nothing."""
         return not inbox.has_messages() if self._is_idle else self._left_s > 0.0
@@ -90,6 +95,11 @@ class ShiftBudget:
     def reserve_s(self, num_decodes: int, num_context_tokens: int) -> float:
         """Return 0: decodes need not be ahead here."""
         return 0.0
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Return ``False``: a turn of training ends by itself."""
+        return False
 
     def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
         """Whether this quantum may run now; changes nothing."""

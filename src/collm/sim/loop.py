@@ -12,11 +12,11 @@ from collm.metrics.totals import Totals
 from collm.pacing.budgets import Budget
 from collm.pacing.config import Objectives
 from collm.pacing.deadlines import IDLE
-from collm.pacing.quanta import Quantum, QuantumKind
 from collm.sim.device import Device, GivenStepCost, StepCosts
 from collm.sim.duty import Duty
 from collm.sim.inbox import SimInbox
 from collm.sim.log import OpenRequest, SimLog
+from collm.sim.pauses import OnCandidate, Pauses
 from collm.sim.requests import SimRequest
 from collm.sim.row import DecodeRow
 from collm.sim.trainer import SimTrainer
@@ -26,7 +26,6 @@ from collm.types import Request, RequestId, SamplingParams, StepLoad
 _TOKEN = SampledToken(0)
 """Every generated token: what is said does not matter here."""
 _NOTHING = StepLoad()
-_EVALUATION = frozenset({QuantumKind.EVALUATE_FORWARD, QuantumKind.EVALUATE_LOSS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +43,7 @@ class LoopParts:
     log: SimLog
     times: LoopTimes
     totals: Totals
-    on_candidate: Callable[[tuple[float, ...], float], None]
-    """Takes the knowledge of a candidate that the gate found better, and when."""
+    on_candidate: OnCandidate
 
 
 class SimLoop:
@@ -66,7 +64,6 @@ class SimLoop:
     def __init__(self, parts: LoopParts, request_s: float, *, fast_forward: bool) -> None:
         self.times = parts.times
         """Where the time went."""
-        self._totals = parts.totals
         self._scheduler = parts.scheduler
         self._budget = parts.budget
         self._objectives = parts.objectives
@@ -76,10 +73,19 @@ class SimLoop:
         self._duty = parts.duty
         self._trainer = parts.trainer
         self._log = parts.log
-        self._on_candidate = parts.on_candidate
         self._request_s = request_s
         self._fast_forward = fast_forward
         self._inbox = SimInbox()
+        self._pauses = Pauses(
+            parts.trainer,
+            parts.budget,
+            parts.device,
+            parts.times,
+            parts.totals,
+            parts.on_candidate,
+            self._inbox,
+            fast_forward=fast_forward,
+        )
         self._now_s = 0.0
         self._due_s = 0.0
         self._earliest_s = 0.0
@@ -92,9 +98,7 @@ class SimLoop:
         self._plan = StepPlan()
         self._load = _NOTHING
         self._has_stepped = False
-        self._quantum: Quantum | None = None
         self._began_s = 0.0
-        self._num_quanta = 0
 
     @property
     def look_s(self) -> float:
@@ -113,7 +117,7 @@ class SimLoop:
             )
         elif self._is_in_step:
             return due_s
-        elif not self._scheduler.has_work or (not self._has_stepped and self._num_quanta):
+        elif not self._scheduler.has_work or (not self._has_stepped and self._pauses.num_quanta):
             ends_s = self._duty.changes_s(self._now_s)
         else:
             ends_s = due_s + self._device.least_step_s()
@@ -196,7 +200,7 @@ class SimLoop:
             request, entry = inbox.take()
             self._log.begin(request.request_id, entry)
             self._log.observe(self._scheduler.add(request), now_s)
-        self._num_quanta = 0
+        self._pauses.num_quanta = 0
         self._has_stepped = False
         if not self._duty.serves(now_s):
             self._budget.begin((), now_s)
@@ -244,21 +248,12 @@ class SimLoop:
 
     def _train(self) -> None:
         """Go through quanta up to where ``advance`` ends, or else start the next iteration."""
-        trainer, budget, inbox, device = self._trainer, self._budget, self._inbox, self._device
-        while (
-            trainer is not None
-            and (quantum := trainer.peek()) is not None
-            and budget.allows(quantum, inbox)
-        ):
-            began_s = self._now_s
-            ends_s = began_s + device.quantum_s(quantum)
-            if ends_s > self._until_s:
-                self._quantum, self._began_s, self._due_s = quantum, began_s, ends_s
-                self._next = self._end_quantum
-                return
-            self._now_s = inbox.now_s = ends_s
-            self._note_quantum(trainer, quantum, ends_s - began_s)
-        if not self._has_stepped and not self._num_quanta:
+        pauses = self._pauses
+        self._now_s = pauses.go_on(self._now_s, self._until_s)
+        if pauses.is_in_quantum:
+            self._due_s, self._next = pauses.ends_s, self._end_quantum
+            return
+        if not self._has_stepped and not pauses.num_quanta:
             self._is_asleep, self._asleep_since_s = True, self._now_s
             self._due_s = self._wake_s()
         else:
@@ -273,22 +268,8 @@ class SimLoop:
         return max(changes_s, self._earliest_s)
 
     def _end_quantum(self) -> None:
-        assert self._quantum is not None
-        assert self._trainer is not None
-        self._note_quantum(self._trainer, self._quantum, self._now_s - self._began_s)
+        self._pauses.end_quantum(self._now_s)
         self._train()
-
-    def _note_quantum(self, trainer: SimTrainer, quantum: Quantum, seconds: float) -> None:
-        """Account for a quantum that ends now."""
-        now_s = self._now_s
-        candidate = trainer.ran(now_s)
-        self._budget.spent(quantum, seconds, now_s)
-        is_evaluation = quantum.kind in _EVALUATION
-        self.times.add("evaluate" if is_evaluation else "train", seconds)
-        self._totals.trained(ADAPTER, seconds, is_evaluation=is_evaluation)
-        self._num_quanta += 1
-        if candidate is not None:
-            self._on_candidate(candidate, now_s)
 
     # Rows of decodes: the same, but what is sure about the plan is not worked out again
 
@@ -328,7 +309,7 @@ class SimLoop:
             self._step_cost.observe(row.load(), seconds)
         self.times.add("serve", seconds)
         row.end_step(self._now_s)
-        self._num_quanta = 0
+        self._pauses.num_quanta = 0
         if not row.num_left and row.stretch.ending:
             self._end_row(row)
         elif self._trainer is not None:

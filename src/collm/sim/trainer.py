@@ -100,11 +100,20 @@ class SimTrainer:
                 return None
         return self._program[self._place]
 
-    def ran(self, now_s: float) -> tuple[float, ...] | None:
-        """Note that the next quantum ran; return the knowledge of a candidate found better."""
+    def rest_of_program(self) -> Sequence[Quantum]:
+        """Return the next quanta up to where something may change; none if there is no next one."""
+        return () if self.peek() is None else self._program[self._place :]
+
+    def ran(self, now_s: float, num_quanta: int = 1) -> tuple[float, ...] | None:
+        """Note that the next quanta ran; return the knowledge of a candidate found better.
+
+        Args:
+            now_s: When the last of them ended.
+            num_quanta: How many; none of them beyond ``rest_of_program``.
+        """
         if not self._program:
             return None  # dropped while its quantum ran
-        self._place += 1
+        self._place += num_quanta
         if self._place < len(self._program):
             return None
         if self._program is self._learn:
