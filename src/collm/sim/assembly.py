@@ -1,6 +1,6 @@
 """Building a simulated replica: the parts of ``replica.engine_parts``, without what computes."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 
 from collm.engine.scheduler import Scheduler
@@ -10,7 +10,7 @@ from collm.pacing.budgets import Budget, QuantumCost, make_budget
 from collm.pacing.chunking import make_prefill_limit
 from collm.pacing.config import PacingConfig
 from collm.pacing.credit import Credit
-from collm.pacing.deadlines import PrefillLimit, StepCost
+from collm.pacing.deadlines import PrefillLimit
 from collm.sim.blocks import CountedBlocks
 from collm.sim.budgets import ShiftBudget, TokenLevelBudget, UncorrectedCredit
 from collm.sim.config import SimConfig
@@ -58,24 +58,11 @@ def build_replica(
             rounds.
     """
     name, seed = f"replica-{index}", f"{config.seed}/{index}"
-    pacing = config.pacing
+    pacing, versions, times = _pacing(profile, config), Versions(first), LoopTimes()
+    totals = Totals(pacing.config, times)
     blocks = CountedBlocks(profile.num_blocks, profile.block_size)
-    versions = Versions(first)
-    times = LoopTimes()
-    totals = Totals(pacing, times)
-    make_credit = Credit if config.corrects_credit else UncorrectedCredit
-    credit = make_credit(pacing.credit_share, pacing.credit_burst_s)
-    step_cost: StepCosts
-    quantum_cost: QuantumCost
-    if config.costs == "learned":
-        step_cost = learning_step_cost(profile, pacing.quantile)
-        quantum_cost = learning_quantum_cost(profile, pacing.quantile)
-    else:
-        step_cost = GivenStepCost(profile, pacing.quantile)
-        quantum_cost = GivenQuantumCost(profile, pacing.quantile)
-    limit = make_prefill_limit(pacing, step_cost)
     scheduler = Scheduler(
-        config.scheduler, blocks, versions, limit, frozenset(), profile.max_model_len
+        config.scheduler, blocks, versions, pacing.limit, frozenset(), profile.max_model_len
     )
     trainer = None
     if role.trains:
@@ -87,28 +74,57 @@ def build_replica(
     duty = _duty(role, profile, index)
     parts = LoopParts(
         scheduler=scheduler,
-        budget=_budget(role, profile, pacing, step_cost, quantum_cost, credit, limit, duty),
-        objectives=pacing.objectives,
-        step_cost=step_cost,
+        budget=_budget(role, profile, pacing, duty),
+        objectives=pacing.config.objectives,
+        step_cost=pacing.step_cost,
         device=Device(profile, seed),
         duty=duty,
         trainer=trainer,
-        log=SimLog(name, pacing, credit, totals, front),
+        log=SimLog(name, pacing.config, pacing.credit, totals, front),
         times=times,
         totals=totals,
         on_candidate=learner.found_better,
     )
-    return SimReplica(
-        name,
-        role,
-        profile,
-        pacing,
-        Deciders(
-            scheduler=scheduler, blocks=blocks, step_cost=step_cost, credit=credit, totals=totals
-        ),
-        SimLoop(parts, profile.request_s, fast_forward=config.fast_forward),
-        learner,
+    deciders = Deciders(
+        scheduler=scheduler,
+        blocks=blocks,
+        step_cost=pacing.step_cost,
+        credit=pacing.credit,
+        totals=totals,
     )
+    loop = SimLoop(parts, profile.request_s, fast_forward=config.fast_forward)
+    return SimReplica(name, role, profile, pacing.config, deciders, loop, learner)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pacing:
+    """What says how fast a replica may work and train."""
+
+    config: PacingConfig
+    step_cost: StepCosts
+    quantum_cost: QuantumCost
+    credit: Credit
+    limit: PrefillLimit
+
+
+def _pacing(profile: Profile, config: SimConfig) -> _Pacing:
+    pacing, step_cost, quantum_cost = config.pacing, *_costs(profile, config)
+    make_credit = Credit if config.corrects_credit else UncorrectedCredit
+    return _Pacing(
+        config=pacing,
+        step_cost=step_cost,
+        quantum_cost=quantum_cost,
+        credit=make_credit(pacing.credit_share, pacing.credit_burst_s),
+        limit=make_prefill_limit(pacing, step_cost),
+    )
+
+
+def _costs(profile: Profile, config: SimConfig) -> tuple[StepCosts, QuantumCost]:
+    """Return what is believed of the times of steps and quanta."""
+    quantile = config.pacing.quantile
+    if config.costs == "learned":
+        return learning_step_cost(profile, quantile), learning_quantum_cost(profile, quantile)
+    return GivenStepCost(profile, quantile), GivenQuantumCost(profile, quantile)
 
 
 def _duty(role: Role, profile: Profile, index: int) -> AlwaysOn | Shifts:
@@ -120,21 +136,14 @@ def _duty(role: Role, profile: Profile, index: int) -> AlwaysOn | Shifts:
     return Shifts(shift_s=role.shift_s, reload_s=profile.reload_s, offset_s=offset_s)
 
 
-def _budget(
-    role: Role,
-    profile: Profile,
-    pacing: PacingConfig,
-    step_cost: StepCost,
-    quantum_cost: QuantumCost,
-    credit: Credit,
-    limit: PrefillLimit,
-    duty: AlwaysOn | Shifts,
-) -> Budget:
+def _budget(role: Role, profile: Profile, pacing: _Pacing, duty: AlwaysOn | Shifts) -> Budget:
     """Return what lets quanta run under a role."""
     if isinstance(duty, Shifts):
-        return ShiftBudget(quantum_cost, duty)
+        return ShiftBudget(pacing.quantum_cost, duty)
     if role.tokens_per_step is not None:
-        return TokenLevelBudget(quantum_cost, role.tokens_per_step * training_token_s(profile))
+        step_training_s = role.tokens_per_step * training_token_s(profile)
+        return TokenLevelBudget(pacing.quantum_cost, step_training_s)
+    config = pacing.config
     if role.budget is not None:
-        pacing = replace(pacing, budget=role.budget)
-    return make_budget(pacing, step_cost, quantum_cost, credit, limit)
+        config = replace(config, budget=role.budget)
+    return make_budget(config, pacing.step_cost, pacing.quantum_cost, pacing.credit, pacing.limit)
