@@ -68,8 +68,8 @@ class ModelRunner:
         seed = params.seed if params.seed is not None else sequence.request.request_id
         return SamplingRow(
             params=params,
-            prompt=sequence.request.prompt,
-            output=sequence.token_ids[sequence.num_prompt_tokens :],
+            token_ids=sequence.token_ids,
+            num_prompt_tokens=sequence.num_prompt_tokens,
             seed=f"{seed}:{sequence.choice}",
             stop_token_ids=self._eos_token_ids.union(params.stop_token_ids),
         )

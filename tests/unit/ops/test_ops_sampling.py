@@ -16,6 +16,12 @@ from factories.kernels import PATHS, computing_on
 VOCAB_SIZE = 12
 
 
+@pytest.fixture(params=[*PATHS, "torch"], scope="module", autouse=True)
+def _path(request):
+    with computing_on(request.param):
+        yield
+
+
 def row(
     output: tuple[int, ...] = (),
     prompt: tuple[int, ...] = (),
@@ -23,7 +29,7 @@ def row(
     stop: frozenset[int] = frozenset(),
     **params: object,
 ) -> SamplingRow:
-    return SamplingRow(SamplingParams(**params), prompt, output, seed, stop)
+    return SamplingRow(SamplingParams(**params), (*prompt, *output), len(prompt), seed, stop)
 
 
 def draws(logits: Tensor, num: int, **params: object) -> Counter[int]:
@@ -252,9 +258,8 @@ def test_logprobs_are_the_log_softmax_of_the_plain_logits(num_top):
     assert_close(values, expected[ids], atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("path", [*PATHS, "torch"])
 @pytest.mark.parametrize("vocab_size", [32, 1_056, 4_128])
-def test_the_first_of_the_most_likely_tokens_is_found_in_bfloat16(path, vocab_size):
+def test_the_first_of_the_most_likely_tokens_is_found_in_bfloat16(vocab_size):
     logits = random_logits(0, 8 * vocab_size).view(8, vocab_size).bfloat16()
     expected: list[int | None] = logits.argmax(dim=-1).tolist()
     logits[1, [vocab_size - 1, vocab_size // 2]] = 50.0  # a tie
@@ -264,13 +269,10 @@ def test_the_first_of_the_most_likely_tokens_is_found_in_bfloat16(path, vocab_si
     logits[4, 0] = torch.inf
     logits[5, 1:] = torch.nan
     expected[1:6] = [vocab_size // 2, vocab_size - 2, None, None, None]
-    with computing_on(path):
-        assert sample(logits, [row(temperature=0.0)] * 8) == expected
+    assert sample(logits, [row(temperature=0.0)] * 8) == expected
 
 
-@pytest.mark.parametrize("path", [*PATHS, "torch"])
-def test_draws_from_bfloat16_logits_are_those_from_their_values(path):
+def test_draws_from_bfloat16_logits_are_those_from_their_values():
     logits = random_logits(1, 64).bfloat16().expand(20, -1)
     rows = [row(seed=str(index), temperature=1.0, top_p=0.9) for index in range(20)]
-    with computing_on(path):
-        assert sample(logits, rows) == sample(logits.float(), rows)
+    assert sample(logits, rows) == sample(logits.float(), rows)

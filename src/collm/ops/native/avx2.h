@@ -205,6 +205,11 @@ INLINE_KERNEL Mask lanes(int64_t first, int64_t last) {
   return {lanes(lane, first, last), lanes(lane, first - 8, last - 8)};
 }
 
+INLINE_KERNEL Mask above(Floats x, Floats y) {
+  return {_mm256_castps_si256(_mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ)),
+          _mm256_castps_si256(_mm256_cmp_ps(x.b, y.b, _CMP_GT_OQ))};
+}
+
 INLINE_KERNEL Floats choose(Mask some, Floats x, Floats other) {
   return {_mm256_blendv_ps(other.a, x.a, _mm256_castsi256_ps(some.a)),
           _mm256_blendv_ps(other.b, x.b, _mm256_castsi256_ps(some.b))};

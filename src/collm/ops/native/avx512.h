@@ -92,6 +92,9 @@ INLINE_KERNEL Mask lanes(int64_t first, int64_t last) {
   return (Mask)(from & upto);
 }
 
+// Lanes in which a is larger; none with NaN.
+INLINE_KERNEL Mask above(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+
 // x in some lanes, `other` in the rest.
 INLINE_KERNEL Floats choose(Mask some, Floats x, Floats other) {
   return _mm512_mask_blend_ps(some, other, x);

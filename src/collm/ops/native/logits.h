@@ -1,32 +1,10 @@
-// Rows of logits: the most likely token, and cross-entropy with its gradient.
+// Rows of logits: cross-entropy with its gradient.
 
 #pragma once
 
 #include "common.h"
 
 namespace {
-
-// The place of the first of the largest in a row [size], or -1 if one is not finite.
-KERNEL int64_t most_likely_of(const bf16* logits, int64_t size) {
-  constexpr int64_t kChunk = 1024;
-  float top = -INFINITY;
-  int64_t place = 0;  // First the chunk's.
-  Floats excess = zeros();
-  for (int64_t begin = 0; begin < size; begin += kChunk) {
-    const int64_t end = begin + kChunk < size ? begin + kChunk : size;
-    Floats tops = all(-INFINITY);
-    for (int64_t i = begin; i < end; i += kLanes) {
-      const Floats some = widen(logits + i);
-      tops = max(tops, some);
-      excess = fma(some, zeros(), excess);  // Zero, but for what is not finite.
-    }
-    const float found = highest(tops);
-    if (found > top) top = found, place = begin;
-  }
-  if (total(excess) != 0.0f) return -1;
-  while (widened(logits[place]) != top) ++place;
-  return place;
-}
 
 // The loss of one row [size]. Its gradient goes to `gradient`, unless that is null; it may be the logits'
 // own place.
@@ -53,12 +31,6 @@ KERNEL float cross_entropy_of(const bf16* logits, int64_t size, int64_t target, 
 }  // namespace
 
 extern "C" {
-
-// logits [rows, size]; tokens [rows]. size is a multiple of 16.
-void EXPORT(most_likely)(const bf16* logits, int64_t* tokens, int64_t rows, int64_t size, int threads) {
-#pragma omp parallel for num_threads(threads) if (rows * size > kSmall)
-  for (int64_t row = 0; row < rows; ++row) tokens[row] = most_likely_of(logits + row * size, size);
-}
 
 // logits [rows, size]; targets [rows]; losses [rows]; gradient [rows, size] or null, may be logits. size
 // is a multiple of 16.

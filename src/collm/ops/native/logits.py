@@ -6,16 +6,6 @@ from torch import Tensor
 from collm.ops.native.library import kernels
 
 
-def most_likely(logits: Tensor) -> Tensor:
-    """Return the first of each row's largest [num_rows], int64; -1 where one is not finite."""
-    logits = logits.contiguous()
-    tokens = torch.empty(logits.shape[0], dtype=torch.int64)
-    kernels().most_likely(
-        logits.data_ptr(), tokens.data_ptr(), *logits.shape, torch.get_num_threads()
-    )
-    return tokens
-
-
 def cross_entropy(
     logits: Tensor, targets: Tensor, *, wants_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:

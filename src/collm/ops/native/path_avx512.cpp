@@ -7,5 +7,6 @@
 #include "exports_linear.h"
 #include "layers.h"
 #include "logits.h"
+#include "sampling.h"
 #include "training_attention.h"
 #include "training_linear.h"
