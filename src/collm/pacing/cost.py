@@ -36,8 +36,8 @@ _MAX_EXTRAPOLATION = 4
 class StepCostModel:
     """Time of a step as a non-negative linear function of its ``StepLoad``.
 
-    One ratio quantile bounds all steps, whatever their mix of prefill and decode. See
-    ``OnlineCost`` for how it learns.
+    One quantile bounds all steps, whatever their mix of prefill and decode. See ``OnlineCost`` for
+    how it learns.
     """
 
     def __init__(
@@ -51,11 +51,6 @@ class StepCostModel:
     def coefficients(self) -> tuple[float, ...]:
         """Seconds per step, decode token, prefill token, context token and adapter."""
         return self._cost.coefficients
-
-    @property
-    def upper_ratio(self) -> float:
-        """Upper bound divided by prediction."""
-        return self._cost.upper_ratio
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -157,7 +152,7 @@ class QuantumCostModel:
         """
         cost = self._costs[kind]
         fixed_s, per_unit_s = cost.coefficients
-        room_s = limit_s / cost.upper_ratio - fixed_s
+        room_s = cost.predicted_within_s(limit_s) - fixed_s
         if room_s < 0.0:
             return 0
         farthest = _MAX_EXTRAPOLATION * self._largest[kind]

@@ -17,15 +17,15 @@ _MIN_RATIO = 0.1
 """An observation counts as at least this share of its prediction: see ``OnlineCost``."""
 _MIN_PREDICTION_S = 1e-6
 _WINDOW = 256
-"""Ratios that the upper bound is taken from."""
+"""Observations that the upper bound is taken from."""
 _LEVEL_GAIN = 0.01
 """How far one observation moves the level at which the quantile is taken: a miss by almost this,
 one that was covered back by a twentieth of it at a quantile of 95 %."""
 _MAX_RAISE = 0.5
 """Most that the level rises, as a share of what the quantile leaves: hiccups rarer than the rest
 must not become the bound."""
-_PRIOR_RATIOS = tuple(0.9 + 0.6 * i / 39 for i in range(40))
-"""Ratios assumed before any are seen, so that two early hiccups do not set the bound."""
+_PRIOR_EXCESSES = tuple(-0.05 + 0.3 * i / 39 for i in range(40))
+"""Excesses assumed before any are seen, so that two early hiccups do not set the bound."""
 _UNSEEN = 1e-200
 
 
@@ -65,10 +65,14 @@ class OnlineCost:
     count alike. One that is far too fast would weigh too much and is raised to a tenth of its
     prediction. A feature that no longer varies keeps its coefficient.
 
-    The upper bound is the prediction times a quantile of the latest ratios of seconds to the
-    prediction made beforehand, so it follows noise and drift. It follows them with a delay, in
-    which more than the planned share is missed; so the level of the quantile rises with each miss
-    and sinks with each hit, at rates that balance at ``quantile``.
+    The upper bound exceeds the prediction by a share of it, and by the same share of what is
+    typically predicted: noise that a short time has as well as a long one. Both are one number, a
+    quantile of the latest excesses, (seconds - prediction) / (prediction + typical prediction), so
+    the bound is linear in the features as well, and follows noise and drift. A quantile of the
+    ratios to the prediction would give long times the margin of the short ones, most of which are
+    of one kind. It follows them with a delay, in which more than the planned share is missed; so
+    the level of the quantile rises with each miss and sinks with each hit, at rates that balance at
+    ``quantile``.
 
     Source of the moving level: Gibbs and Candès, Adaptive Conformal Inference Under Distribution
     Shift, arXiv 2106.00170, equation 2.
@@ -87,8 +91,10 @@ class OnlineCost:
         self._gram = [[0.0] * n for _ in range(n)]
         self._moment = [0.0] * n
         self._weight = 1.0
-        self._ratios = deque(_PRIOR_RATIOS, maxlen=_WINDOW)
-        self._upper_ratio = self._ratio_at_quantile()
+        self._ratios: deque[float] = deque(maxlen=_WINDOW)
+        self._excesses = deque(_PRIOR_EXCESSES, maxlen=_WINDOW)
+        self._mean_prediction_s = 0.0
+        self._excess, self._typical_s = self._excess_at_quantile(), 0.0
         self._num_observed = 0
         self._num_covered = 0
         self._feature_sums = [0.0] * n
@@ -100,15 +106,9 @@ class OnlineCost:
         return self._coefficients
 
     @property
-    def upper_ratio(self) -> float:
-        """Upper bound divided by prediction."""
-        return self._upper_ratio
-
-    @property
     def ratios(self) -> tuple[float, ...]:
         """The latest ratios of an observed time to the time predicted beforehand, oldest first."""
-        num_seen = max(self._num_observed - _FIRST_FIT, 0)
-        return tuple(self._ratios)[-num_seen:] if num_seen else ()
+        return tuple(self._ratios)
 
     @property
     def observed(self) -> Observed:
@@ -128,25 +128,40 @@ class OnlineCost:
 
     def upper_s(self, features: Sequence[float]) -> float:
         """Return the seconds not exceeded at the upper quantile."""
-        return self.predict_s(features) * self._upper_ratio
+        return self._bound_s(self.predict_s(features))
+
+    def predicted_within_s(self, limit_s: float) -> float:
+        """Return the prediction whose upper bound is ``limit_s``; below zero if there is none."""
+        return (limit_s - self._excess * self._typical_s) / (1.0 + self._excess)
 
     def observe(self, features: Sequence[float], seconds: float) -> None:
         """Score the standing bound against a measured time, then learn from it."""
         predicted = self.predict_s(features)
         self._num_observed += 1
-        is_covered = seconds <= predicted * self._upper_ratio
+        is_covered = seconds <= self._bound_s(predicted)
         self._num_covered += is_covered
         self._seconds += seconds
         for index, value in enumerate(features):
             self._feature_sums[index] += value
-        if self._num_observed > _FIRST_FIT:  # before, it would be a ratio to the prior
-            self._ratios.append(seconds / predicted)
-            moved = self._level + _LEVEL_GAIN * (self._quantile - is_covered)
-            highest = self._quantile + _MAX_RAISE * (1.0 - self._quantile)
-            self._level = min(max(moved, self._quantile), highest)
+        if self._num_observed > _FIRST_FIT:  # before, it would be compared with the prior
+            self._note(seconds, predicted, is_covered=is_covered)
         self._add(features, max(seconds, _MIN_RATIO * predicted))
         if self._num_observed == _FIRST_FIT or self._num_observed % _REFIT_EVERY == 0:
             self._refit()
+
+    def _bound_s(self, predicted_s: float) -> float:
+        return predicted_s + self._excess * (predicted_s + self._typical_s)
+
+    def _note(self, seconds: float, predicted_s: float, *, is_covered: bool) -> None:
+        """Let the bound follow a time and what was predicted of it."""
+        if not self._ratios:
+            self._mean_prediction_s = self._typical_s = predicted_s
+        self._mean_prediction_s += (1.0 - _DECAY) * (predicted_s - self._mean_prediction_s)
+        self._ratios.append(seconds / predicted_s)
+        self._excesses.append((seconds - predicted_s) / (predicted_s + self._typical_s))
+        moved = self._level + _LEVEL_GAIN * (self._quantile - is_covered)
+        highest = self._quantile + _MAX_RAISE * (1.0 - self._quantile)
+        self._level = min(max(moved, self._quantile), highest)
 
     def _add(self, features: Sequence[float], seconds: float) -> None:
         """Add one row ``features / seconds`` with target 1 to the normal equations."""
@@ -180,8 +195,8 @@ class OnlineCost:
                 damped[i][i] += pull
                 target[i] += pull * previous
         self._coefficients = tuple(solve_non_negative(damped, target))
-        self._upper_ratio = self._ratio_at_quantile()
+        self._excess, self._typical_s = self._excess_at_quantile(), self._mean_prediction_s
 
-    def _ratio_at_quantile(self) -> float:
-        ordered = sorted(self._ratios)
-        return ordered[int(self._level * len(ordered))]
+    def _excess_at_quantile(self) -> float:
+        ordered = sorted(self._excesses)
+        return max(ordered[int(self._level * len(ordered))], 0.0)

@@ -1,4 +1,5 @@
 import random
+from statistics import median
 
 import pytest
 
@@ -95,6 +96,24 @@ def test_upper_bounds_cover_95_percent_of_steps(noise: float) -> None:
     assert num_covered / num_scored == pytest.approx(0.95, abs=0.02)
     assert model.calibration.num_observed == 4_000
     assert model.calibration.covered_share == pytest.approx(0.95, abs=0.02)
+
+
+def test_rare_long_steps_do_not_get_the_margin_of_the_many_short_ones() -> None:
+    rng, model = random.Random(2), StepCostModel()
+    bounds: dict[bool, list[tuple[bool, float]]] = {True: [], False: []}
+    for number in range(2_000):
+        is_long = number % 7 == 0
+        load = StepLoad(8, 128 if is_long else 0, 2_000, 1)
+        seconds = seconds_of(load) * rng.lognormvariate(0.0, 0.06 if is_long else 0.15)
+        bound_s = model.upper_s(load)
+        bounds[is_long].append((seconds <= bound_s, bound_s / seconds_of(load)))
+        model.observe(load, seconds)
+    late = {is_long: found[len(found) // 4 :] for is_long, found in bounds.items()}
+    for found in late.values():
+        assert sum(is_covered for is_covered, _ in found) / len(found) > 0.93
+    assert (
+        median(ratio for _, ratio in late[True]) < 1.2 < median(ratio for _, ratio in late[False])
+    )
 
 
 def test_upper_bounds_cover_95_percent_on_a_machine_whose_speed_changes() -> None:
