@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,8 @@ def test_front_killed_in_each_stage_of_a_round_goes_on_with_it(cluster):
         wait_until(lambda killed=killed: cluster.front_pid != killed)
     assert cluster.await_end(1) == ("done", {"r0": "reported", "r1": "reported"})
     promotions = cluster.journal("SELECT version FROM decisions WHERE kind = 'promotion' LIMIT 2")
+    maps = Path(f"/proc/{cluster.front_pid}/maps")
+    assert not maps.exists() or "libtorch" not in maps.read_text()  # whatever it did
     assert promotions[0] == (f"{ADAPTER}@1",)
     assert promotions.count((f"{ADAPTER}@1",)) == 1
     assert cluster.replica_pids == replicas

@@ -1,6 +1,7 @@
 """The parent of a cluster: prepares its folder, and keeps the front and the replicas running."""
 
 import asyncio
+import logging
 import os
 import secrets
 import signal
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import httpx
 import typer
 from filelock import FileLock, Timeout
 
@@ -19,6 +21,7 @@ from collm.cli.cores import num_cores
 from collm.clock import MonotonicClock
 from collm.cluster.config import FRONT
 from collm.cluster.hosts import LocalHost, ProcessSpec
+from collm.cluster.http_source import HttpSnapshotSource
 from collm.cluster.keeper import KeeperTime
 from collm.cluster.supervisor import ClusterProcesses, Supervisor
 from collm.config import CollmConfig
@@ -66,6 +69,7 @@ def _run_locked(config: CollmConfig, named_jobs: list[str], folder: Path) -> Non
     # Held here, so that connections wait while a front that died is started again.
     sock = bind(config.server)
     host = LocalHost()
+    client = httpx.AsyncClient(trust_env=False)
     supervisor = Supervisor(
         ClusterProcesses(
             front=_front_spec(config, files, sock),
@@ -77,11 +81,16 @@ def _run_locked(config: CollmConfig, named_jobs: list[str], folder: Path) -> Non
         drain_s=config.server.drain_timeout_s,
         time=KeeperTime(clock=MonotonicClock()),
         on_ready=partial(typer.echo, f"collm is ready at {url_of(sock)}"),
+        source=HttpSnapshotSource(client),
     )
-    asyncio.run(_until_signal(supervisor, sock.close))
+    # It would log each question to a replica.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    asyncio.run(_until_signal(supervisor, client, sock.close))
 
 
-async def _until_signal(supervisor: Supervisor, stop_listening: Callable[[], None]) -> None:
+async def _until_signal(
+    supervisor: Supervisor, client: httpx.AsyncClient, stop_listening: Callable[[], None]
+) -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -90,7 +99,8 @@ async def _until_signal(supervisor: Supervisor, stop_listening: Callable[[], Non
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    await supervisor.run(stop, hurry, stop_listening)
+    async with client:
+        await supervisor.run(stop, hurry, stop_listening)
 
 
 def _replica_spec(

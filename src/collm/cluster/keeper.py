@@ -1,10 +1,11 @@
-"""Keeps one process running: starts it again when it ends, after a wait."""
+"""Keeps one process running: starts it again when it ends or hangs, after a wait."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from collm.clock import Clock
 from collm.cluster.backoff import Backoff
@@ -28,6 +29,11 @@ class KeeperTime:
     """Seconds since 1970, for others to read."""
 
 
+async def never_hung(_: Endpoint) -> None:
+    """Wait for ever, for what cannot be told to hang."""
+    await asyncio.Event().wait()
+
+
 class Keeper:
     """One process that is started again whenever it ends, until it is asked to.
 
@@ -41,6 +47,7 @@ class Keeper:
         host: ReplicaHost,
         time: KeeperTime,
         report: Callable[[str, Endpoint | None], None],
+        until_hung: Callable[[Endpoint], Coroutine[Any, Any, None]] = never_hung,
     ) -> None:
         """Prepare; nothing starts before ``run``.
 
@@ -50,11 +57,13 @@ class Keeper:
             time: Clock and waits.
             report: Called with the process's name, and where it listens once it is ready, or
                 ``None`` once it has ended.
+            until_hung: Returns when a process that was ready hangs, which then is killed.
         """
         self._spec = spec
         self._host = host
         self._time = time
         self._report = report
+        self._until_hung = until_hung
         self._backoff = Backoff()
         self._process: Process | None = None
         self._was_ready = False
@@ -105,16 +114,30 @@ class Keeper:
         if url is not None:
             self._was_ready = True
             logger.info("%s (pid %d) is ready at %s", name, process.pid, url)
-            self._report(
-                name,
-                Endpoint(replica_id=name, url=url, pid=process.pid, started_at_s=started_at_s),
+            endpoint = Endpoint(
+                replica_id=name, url=url, pid=process.pid, started_at_s=started_at_s
             )
+            self._report(name, endpoint)
+            await self._guard(process, endpoint)
         code = await process.ended()
         self._process = None
         self._report(name, None)
         if not (self._was_ready or self._is_ending.is_set()):
             self._refuse(code)
         return f"(pid {process.pid}) ended with exit code {code}"
+
+    async def _guard(self, process: Process, endpoint: Endpoint) -> None:
+        """Wait for a process's end, and bring it about if it hangs."""
+        ending = asyncio.create_task(process.ended())
+        hanging = asyncio.create_task(self._until_hung(endpoint))
+        try:
+            await asyncio.wait((ending, hanging), return_when=asyncio.FIRST_COMPLETED)
+            if hanging.done() and not self._is_ending.is_set():
+                logger.warning("%s (pid %d) hangs and is killed", self._spec.name, process.pid)
+                process.kill()
+        finally:
+            for task in (ending, hanging):
+                task.cancel()
 
     def _refuse(self, code: int) -> None:
         """Raise when the process has said why it cannot run."""

@@ -5,16 +5,16 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, NoReturn, Protocol
+from typing import Literal, NoReturn
 
 from collm.clock import Clock
+from collm.cluster.asking import SnapshotSource, ask
 from collm.cluster.endpoints import Endpoint
 from collm.cluster.endpoints_watch import EndpointsWatch
 from collm.cluster.routing_config import RegistryConfig
 from collm.cluster.sent import Sent
-from collm.cluster.snapshot_json import from_json
 from collm.cluster.table import ReplicaTable
-from collm.errors import CollmError, DataError, UnreachableError
+from collm.errors import CollmError
 from collm.types import ReplicaSnapshot
 
 _logger = logging.getLogger(__name__)
@@ -22,18 +22,6 @@ _PATIENCE_S = 5.0
 """How long replicas that fell silent may take to answer when there is no other left: one that is
 merely slow is better than none, and a client has waited so long before it is told that there is
 none."""
-_STANDS_STILL_S = 10.0
-"""A replica answers from another thread than computes. When this one has not looked up for so long,
-what the other says is no answer: the longest that it does without is a fraction of a second, and
-some seconds where the machine has far too much to do."""
-
-
-class SnapshotSource(Protocol):
-    """Asks replicas how they stand."""
-
-    async def fetch(self, endpoint: Endpoint) -> object:
-        """Return the parsed JSON of a replica's state; ``OSError`` or ``CollmError`` if none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,13 +164,9 @@ class Registry:
     async def _ask(self, watched: "_Watched", timeout_s: float) -> None:
         asked_at_s = self._clock.now_s()
         try:
-            async with asyncio.timeout(timeout_s):
-                value = await self._source.fetch(watched.endpoint)
-            snapshot = from_json(value, url=watched.endpoint.url, taken_at_s=asked_at_s)
-            if snapshot.replica_id != watched.endpoint.replica_id:
-                raise DataError(f"it says that it is {snapshot.replica_id!r}")
-            if snapshot.age_s > _STANDS_STILL_S:
-                raise UnreachableError(f"its step loop stands still for {snapshot.age_s:.0f} s")
+            snapshot = await ask(
+                self._source, watched.endpoint, asked_at_s=asked_at_s, timeout_s=timeout_s
+            )
         except (OSError, CollmError) as error:  # a timeout is an OSError
             watched.complain(error)
             return

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from collm.cluster.asking import SnapshotSource
 from collm.cluster.endpoints import Endpoint, write_endpoints
+from collm.cluster.hang_watch import HangWatch
 from collm.cluster.hosts import ProcessSpec, ReplicaHost
 from collm.cluster.keeper import Keeper, KeeperTime
 
@@ -14,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 _LAST_WORDS_S = 10.0
 """Time beyond the drain limit in which a process puts away what it holds."""
+_PATIENCE_S = 60.0
+"""How long a replica may say nothing; it gets no requests after a second of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,7 @@ class Supervisor:
         drain_s: float,
         time: KeeperTime,
         on_ready: Callable[[], None],
+        source: SnapshotSource,
     ) -> None:
         """Prepare; nothing starts before ``run``.
 
@@ -48,14 +53,17 @@ class Supervisor:
             drain_s: How long open answers may go on after the end was asked for.
             time: Clock and waits.
             on_ready: Called once, when the front and every replica have been ready.
+            source: Asks replicas how they stand: one that says nothing for a minute is killed.
         """
         self._endpoints = endpoints
         self._drain_s = drain_s
         self._on_ready = on_ready
         front, replicas = processes.front, processes.replicas
         self._front = Keeper(front, processes.front_host, time, self._note)
+        watch = HangWatch(source, time, max(_PATIENCE_S, drain_s + _LAST_WORDS_S))
         self._replicas = tuple(
-            Keeper(spec, processes.replica_host, time, self._note_replica) for spec in replicas
+            Keeper(spec, processes.replica_host, time, self._note_replica, watch.until_hung)
+            for spec in replicas
         )
         self._listening: dict[str, Endpoint] = {}
         self._not_yet_ready = {front.name, *(spec.name for spec in replicas)}

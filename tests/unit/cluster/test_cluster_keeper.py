@@ -17,9 +17,18 @@ class Kept:
         self.host = FakeHost()
         self.time = FakeTime()
         self.reports = []
+        self.hangs = asyncio.Event()
         self.keeper = Keeper(
-            SPEC, self.host, self.time.keeper_time, lambda *report: self.reports.append(report)
+            SPEC,
+            self.host,
+            self.time.keeper_time,
+            lambda *report: self.reports.append(report),
+            self.until_hung,
         )
+
+    async def until_hung(self, endpoint):
+        assert endpoint.pid == self.process.pid
+        await self.hangs.wait()
 
     async def start(self):
         self.task = asyncio.create_task(self.keeper.run())
@@ -52,6 +61,34 @@ def test_dead_process_is_started_again_after_growing_waits():
             await settle()
         assert kept.time.sleeps == [1, 2, 4, 1, 2]
         assert len(kept.host.started["r0"]) == 6
+
+    keeping(scenario)
+
+
+def test_process_that_hangs_is_killed_and_started_again():
+    async def scenario(kept):
+        first = kept.process
+        first.say_ready()
+        await settle()
+        kept.hangs.set()
+        await settle()
+        assert first.was_killed
+        assert len(kept.host.started["r0"]) == 2
+        assert not kept.process.was_killed  # it is not ready yet, which may take long
+
+    keeping(scenario)
+
+
+def test_process_that_was_asked_to_end_is_not_taken_for_one_that_hangs():
+    async def scenario(kept):
+        kept.process.say_ready()
+        await settle()
+        kept.keeper.ask_to_end()
+        kept.hangs.set()
+        await settle()
+        assert not kept.process.was_killed
+        kept.process.end(0)
+        await kept.task
 
     keeping(scenario)
 

@@ -9,6 +9,18 @@ from collm.errors import ConfigError
 from factories.fake_processes import FakeHost, FakeTime, settle
 
 
+class Replicas:
+    """Answer how they stand when a test lets them; refuse if they are gone."""
+
+    def __init__(self):
+        self.gone = set()
+
+    async def fetch(self, endpoint):
+        if endpoint.replica_id in self.gone:
+            raise ConnectionRefusedError
+        await asyncio.Event().wait()
+
+
 class Cluster:
     """A front and two replicas under a supervisor that runs."""
 
@@ -16,6 +28,7 @@ class Cluster:
         self.host = FakeHost()
         self.path = folder / "endpoints.json"
         self.time = FakeTime()
+        self.replicas = Replicas()
         self.events = []
         self.stop, self.hurry = asyncio.Event(), asyncio.Event()
         self.supervisor = Supervisor(
@@ -29,6 +42,7 @@ class Cluster:
             drain_s=1000.0,
             time=self.time.keeper_time,
             on_ready=lambda: self.events.append("ready"),
+            source=self.replicas,
         )
 
     async def start(self):
@@ -79,7 +93,7 @@ def test_replicas_are_listed_while_they_listen(tmp_path):
         cluster.host.latest("a").say_ready("http://3")
         await settle()
         assert cluster.listed() == {"a": "http://3", "b": "http://2"}
-        assert cluster.time.sleeps == [1]
+        assert 1 in cluster.time.sleeps
 
     supervising(tmp_path, scenario)
 
@@ -102,6 +116,18 @@ def test_dead_front_is_started_again_and_replicas_go_on(tmp_path):
         assert len(cluster.host.started["front"]) == 2
         assert cluster.listed() == {"a": "http://1", "b": "http://2"}
         assert len(cluster.host.started["a"]) == 1
+
+    supervising(tmp_path, scenario)
+
+
+def test_replica_that_says_nothing_is_killed_and_started_again(tmp_path):
+    async def scenario(cluster):
+        cluster.replicas.gone.add("b")
+        await cluster.get_ready()
+        await settle()
+        assert cluster.host.started["b"][0].was_killed
+        assert cluster.listed() == {"a": "http://1"}
+        assert [len(cluster.host.started[name]) for name in ("front", "a")] == [1, 1]
 
     supervising(tmp_path, scenario)
 
@@ -156,6 +182,7 @@ def test_replica_that_dies_while_the_front_drains_does_not_stop_the_drain(tmp_pa
         assert not cluster.task.done()
         for name in ("front", "a", "b"):
             cluster.host.latest(name).end(0)
+            await settle()
         await cluster.task
 
     supervising(tmp_path, scenario)

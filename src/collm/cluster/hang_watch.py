@@ -1,0 +1,49 @@
+"""Notices that a replica hangs: its process lives, and it says nothing any more."""
+
+import logging
+import math
+
+from collm.cluster.asking import SnapshotSource, ask
+from collm.cluster.endpoints import Endpoint
+from collm.cluster.keeper import KeeperTime
+from collm.errors import CollmError
+
+_log = logging.getLogger(__name__)
+_LOOK_EVERY_S = 5.0
+_TIMEOUT_S = 5.0
+
+
+class HangWatch:
+    """Asks a replica how it stands until it has been silent for too long.
+
+    Silence is counted in questions, not by the clock: a machine that stood still as a whole gives
+    no reason to start everything anew.
+
+    Args:
+        source: Asks it.
+        time: Clock and waits.
+        patience_s: Silence that is too long; no shorter than a replica that was told to stop may
+            go on with its open answers, for it takes no connections meanwhile.
+    """
+
+    def __init__(self, source: SnapshotSource, time: KeeperTime, patience_s: float) -> None:
+        self._source = source
+        self._time = time
+        self._max_silences = math.ceil(patience_s / _LOOK_EVERY_S)
+
+    async def until_hung(self, endpoint: Endpoint) -> None:
+        """Return when a replica hangs."""
+        clock, num_silences, reason = self._time.clock, 0, ""
+        while True:
+            asked_at_s = clock.now_s()
+            try:
+                await ask(self._source, endpoint, asked_at_s=asked_at_s, timeout_s=_TIMEOUT_S)
+                num_silences = 0
+            except (OSError, CollmError) as error:  # a timeout is an OSError
+                num_silences, reason = num_silences + 1, str(error) or type(error).__name__
+            if num_silences == self._max_silences:
+                break
+            await self._time.sleep(max(asked_at_s + _LOOK_EVERY_S - clock.now_s(), 0.0))
+        _log.warning(
+            "replica %s: no answer to %d questions: %s", endpoint.replica_id, num_silences, reason
+        )
