@@ -54,13 +54,9 @@ class ModelRunner:
         if not items:
             return []
         rows = [self._sampling_row(item) for item in items]
-        tokens = []
-        for index, token_id in enumerate(sample(logits, rows)):
-            num_top, logprobs = rows[index].params.logprobs, None
-            if token_id is not None and num_top is not None:
-                logprobs = token_logprobs(logits[index], token_id, num_top)
-            tokens.append(SampledToken(token_id, logprobs))
-        return tokens
+        tokens = sample(logits, rows)
+        logprobs = token_logprobs(logits, tokens, [row.params.logprobs for row in rows])
+        return list(map(SampledToken, tokens, logprobs))
 
     def _sampling_row(self, item: ScheduledSequence) -> SamplingRow:
         sequence = item.sequence

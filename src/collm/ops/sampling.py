@@ -104,8 +104,37 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int | None]:
     return tokens
 
 
-def token_logprobs(logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
-    """Return log-probabilities of the unmodified distribution ``logits`` [vocab_size]."""
+def token_logprobs(
+    logits: Tensor, tokens: Sequence[int | None], nums_top: Sequence[int | None]
+) -> list[TokenLogprobs | None]:
+    """Return log-probabilities of the unmodified distributions ``logits`` [num_rows, vocab_size].
+
+    Args:
+        logits: As ``sample`` takes them.
+        tokens: Each row's token.
+        nums_top: How many of the most likely tokens are listed beside it, all of them at most.
+
+    Returns:
+        Of each row; ``None`` where either of the two is ``None``.
+    """
+    asked = [
+        (row, token_id, min(num_top, logits.shape[1]))
+        for row, (token_id, num_top) in enumerate(zip(tokens, nums_top, strict=True))
+        if token_id is not None and num_top is not None
+    ]
+    found: list[TokenLogprobs | None] = [None] * len(tokens)
+    if not asked:
+        return found
+    if native.can_sample(logits):
+        reports = native.log_probabilities(logits, asked)
+    else:
+        reports = [_report(logits[row], token_id, num_top) for row, token_id, num_top in asked]
+    for (row, _, _), report in zip(asked, reports, strict=True):
+        found[row] = report
+    return found
+
+
+def _report(logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
     logprobs = logits.float().log_softmax(dim=-1)
     values, ids = logprobs.topk(num_top)
     top = tuple(zip(ids.tolist(), values.tolist(), strict=True))

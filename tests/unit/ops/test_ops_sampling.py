@@ -246,16 +246,32 @@ def test_logits_that_are_no_numbers_give_no_token_and_leave_the_other_rows_alone
     assert tokens[3] is not None
 
 
-@pytest.mark.parametrize("num_top", [0, 1, 5, VOCAB_SIZE])
-def test_logprobs_are_the_log_softmax_of_the_plain_logits(num_top):
-    logits = random_logits(7)
-    expected = logits.double().log_softmax(dim=-1)
-    report = token_logprobs(logits, 3, num_top)
-    assert report.logprob == pytest.approx(float(expected[3]), abs=1e-6)
-    ids = [token_id for token_id, _ in report.top]
-    assert ids == logits.argsort(descending=True)[:num_top].tolist()
-    values = torch.tensor([value for _, value in report.top], dtype=torch.float64)
-    assert_close(values, expected[ids], atol=1e-6, rtol=1e-6)
+@pytest.mark.parametrize("num_top", [0, 1, 5, 700, 1_100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocab_size", [VOCAB_SIZE, 1_037])
+def test_logprobs_are_the_log_softmax_of_the_plain_logits(num_top, dtype, vocab_size):
+    logits = torch.stack([random_logits(seed, vocab_size) for seed in range(3)]).to(dtype)
+    tokens = [3, None, vocab_size - 1]
+    reports = token_logprobs(logits, tokens, [num_top, num_top, 2])
+    assert reports[1] is None
+    for index, num in ((0, min(num_top, vocab_size)), (2, 2)):
+        report, expected = reports[index], logits[index].double().log_softmax(dim=-1)
+        assert report.logprob == pytest.approx(float(expected[tokens[index]]), abs=2e-6)
+        ids = [token_id for token_id, _ in report.top]
+        assert len(set(ids)) == num
+        values = torch.tensor([value for _, value in report.top], dtype=torch.float64)
+        assert_close(values, expected[ids], atol=2e-6, rtol=1e-6)
+        assert_close(values, expected.topk(num).values, atol=2e-6, rtol=1e-6)
+
+
+def test_logprobs_are_made_only_where_they_are_asked_for():
+    logits = random_logits(1).expand(3, -1)
+    assert token_logprobs(logits, [1, 2, None], [None, None, 4]) == [None] * 3
+    assert [report is None for report in token_logprobs(logits, [1, 2, 3], [None, 0, None])] == [
+        True,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("vocab_size", [32, 1_056, 4_128])

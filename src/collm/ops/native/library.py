@@ -44,6 +44,7 @@ _ARGUMENTS: Mapping[str, list[Any]] = {
     "rotate": [_POINTER, _SIZE, *[_POINTER] * 3, *[_SIZE] * 3, _FLOAT, _INT],
     "write_kv": [*[_POINTER] * 3, *[_SIZE] * 3, _INT],
     "cross_entropy": [*[_POINTER] * 4, _SIZE, _SIZE, _INT],
+    "log_probabilities": [_POINTER, _INT, _POINTER, _SIZE, _SIZE, _INT],
     "sample": [_POINTER, _INT, _POINTER, _POINTER, _SIZE, _SIZE, _INT],
     "decode_attention": [
         *[_POINTER, _SIZE, _POINTER, _POINTER, _SIZE, _POINTER, _POINTER],

@@ -7,6 +7,7 @@
 #include "exports_linear.h"
 #include "layers.h"
 #include "logits.h"
+#include "logprobs.h"
 #include "sampling.h"
 #include "training_attention.h"
 #include "training_linear.h"

@@ -1,4 +1,4 @@
-"""Choosing tokens from rows of logits: the kernels as functions on tensors."""
+"""Tokens from rows of logits, and their log-probabilities: the kernels as functions on tensors."""
 
 import ctypes
 from array import array
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from collm.ops.native.library import is_available, kernels
+from collm.types import TokenLogprobs
 
 _INT, _DOUBLE, _POINTER = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
@@ -30,6 +31,19 @@ class ChoiceFields(ctypes.Structure):
         ("num_known", _INT),
         ("barred", _POINTER),
         ("num_barred", _INT),
+    )
+
+
+class AskedFields(ctypes.Structure):
+    """What is asked of one row, and the answer; mirrors that of ``logprobs.h``."""
+
+    _fields_ = (
+        ("row", _INT),
+        ("token", _INT),
+        ("num_top", _INT),
+        ("top", ctypes.POINTER(_INT)),
+        ("top_logprobs", ctypes.POINTER(_DOUBLE)),
+        ("logprob", _DOUBLE),
     )
 
 
@@ -71,3 +85,32 @@ def sample(logits: Tensor, choices: Sequence[Choice]) -> list[int]:
         torch.get_num_threads(),
     )
     return list(tokens)
+
+
+def log_probabilities(logits: Tensor, asked: Sequence[tuple[int, int, int]]) -> list[TokenLogprobs]:
+    """Return log-probabilities of single rows of ``logits`` [num_rows, vocab_size], without NaN.
+
+    Args:
+        logits: bfloat16 or float32.
+        asked: Of each answer the row, the token, and the number of most likely tokens to list.
+    """
+    logits = logits.contiguous()
+    fields = (AskedFields * len(asked))()
+    for field, (row, token, num_top) in zip(fields, asked, strict=True):
+        field.row, field.token, field.num_top = row, token, num_top
+        field.top, field.top_logprobs = (_INT * num_top)(), (_DOUBLE * num_top)()
+    kernels().log_probabilities(
+        logits.data_ptr(),
+        logits.dtype == torch.float32,
+        ctypes.addressof(fields),
+        len(asked),
+        logits.shape[1],
+        torch.get_num_threads(),
+    )
+    return [
+        TokenLogprobs(
+            field.logprob,
+            tuple(zip(field.top[:num_top], field.top_logprobs[:num_top], strict=True)),
+        )
+        for field, (_, _, num_top) in zip(fields, asked, strict=True)
+    ]
