@@ -77,6 +77,8 @@ class CollmSide:
         )
         self._runner = ModelRunner(decoder, allocate_caches(memory, spec, dtype, device), bank, eos)
         self._num_requests = 0
+        self.sampling: dict[str, Any] = {"temperature": 0.0}
+        """How the next requests' tokens are chosen."""
 
     def decode(self, prompts: Prompts, models: Sequence[str], num_new: int) -> float:
         """See ``Side``; counts the steps in which all prompts decode and none prefills."""
@@ -108,7 +110,7 @@ class CollmSide:
 
     def _add(self, prompts: Prompts, models: Sequence[str], num_new: int) -> list[RequestId]:
         self._tokens = defaultdict(list)
-        sampling = SamplingParams(max_tokens=num_new, temperature=0.0, ignore_eos=True)
+        sampling = SamplingParams(max_tokens=num_new, ignore_eos=True, **self.sampling)
         requests = []
         for prompt, model in zip(prompts, models, strict=True):
             self._num_requests += 1
