@@ -19,6 +19,7 @@ from collm.cli.cluster_settings import replica_config
 from collm.cli.config_reference import resolved_config
 from collm.cli.cores import num_cores
 from collm.clock import MonotonicClock
+from collm.cluster.asking import ask
 from collm.cluster.config import FRONT
 from collm.cluster.hosts import LocalHost, ProcessSpec
 from collm.cluster.http_source import HttpSnapshotSource
@@ -69,21 +70,23 @@ def _run_locked(config: CollmConfig, named_jobs: list[str], folder: Path) -> Non
     # Held here, so that connections wait while a front that died is started again.
     sock = bind(config.server)
     host = LocalHost()
-    client = httpx.AsyncClient(trust_env=False)
+    clock, client = MonotonicClock(), httpx.AsyncClient(trust_env=False)
+    source = HttpSnapshotSource(client)
     supervisor = Supervisor(
         ClusterProcesses(
             front=_front_spec(config, files, sock),
             front_host=host,
             replicas=replicas,
             replica_host=host,
+            ask_front=source.reach,
+            ask_replica=lambda endpoint: ask(source, endpoint, asked_at_s=clock.now_s()),
         ),
         files.endpoints,
         drain_s=config.server.drain_timeout_s,
-        time=KeeperTime(clock=MonotonicClock()),
+        time=KeeperTime(clock=clock),
         on_ready=partial(typer.echo, f"collm is ready at {url_of(sock)}"),
-        source=HttpSnapshotSource(client),
     )
-    # It would log each question to a replica.
+    # It would log each question.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     asyncio.run(_until_signal(supervisor, client, sock.close))
 

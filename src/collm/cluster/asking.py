@@ -1,6 +1,5 @@
 """Asking a replica how it stands, and what counts as an answer."""
 
-import asyncio
 from typing import Protocol
 
 from collm.cluster.endpoints import Endpoint
@@ -22,24 +21,20 @@ class SnapshotSource(Protocol):
         ...
 
 
-async def ask(
-    source: SnapshotSource, endpoint: Endpoint, *, asked_at_s: float, timeout_s: float
-) -> ReplicaSnapshot:
-    """Return how a replica stands.
+async def ask(source: SnapshotSource, endpoint: Endpoint, *, asked_at_s: float) -> ReplicaSnapshot:
+    """Return how a replica stands; the caller bounds the time that it may take.
 
     Args:
         source: Asks it.
         endpoint: Where it listens.
         asked_at_s: The present, on the asker's clock.
-        timeout_s: How long the answer may take.
 
     Raises:
-        OSError: There is none in time, or no connection.
+        OSError: There is no connection.
         CollmError: It is none: malformed, another replica's, or of one whose step loop stands
             still.
     """
-    async with asyncio.timeout(timeout_s):
-        value = await source.fetch(endpoint)
+    value = await source.fetch(endpoint)
     snapshot = from_json(value, url=endpoint.url, taken_at_s=asked_at_s)
     if snapshot.replica_id != endpoint.replica_id:
         raise DataError(f"it says that it is {snapshot.replica_id!r}")

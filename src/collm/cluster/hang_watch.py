@@ -1,9 +1,10 @@
-"""Notices that a replica hangs: its process lives, and it says nothing any more."""
+"""Notices that a process hangs: it lives, and says nothing any more."""
 
+import asyncio
 import logging
 import math
+from collections.abc import Awaitable, Callable
 
-from collm.cluster.asking import SnapshotSource, ask
 from collm.cluster.endpoints import Endpoint
 from collm.cluster.keeper import KeeperTime
 from collm.errors import CollmError
@@ -12,38 +13,40 @@ _log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 5.0
 _TIMEOUT_S = 5.0
 
+Ask = Callable[[Endpoint], Awaitable[object]]
+"""Asks a process whether it is well; raises ``OSError`` or ``CollmError`` without an answer."""
+
 
 class HangWatch:
-    """Asks a replica how it stands until it has been silent for too long.
+    """Asks a process whether it is well until it has been silent for too long.
 
     Silence is counted in questions, not by the clock: a machine that stood still as a whole gives
     no reason to start everything anew.
 
     Args:
-        source: Asks it.
+        ask: Asks it.
         time: Clock and waits.
-        patience_s: Silence that is too long; no shorter than a replica that was told to stop may
+        patience_s: Silence that is too long; no shorter than a process that was told to stop may
             go on with its open answers, for it takes no connections meanwhile.
     """
 
-    def __init__(self, source: SnapshotSource, time: KeeperTime, patience_s: float) -> None:
-        self._source = source
+    def __init__(self, ask: Ask, time: KeeperTime, patience_s: float) -> None:
+        self._ask = ask
         self._time = time
         self._max_silences = math.ceil(patience_s / _LOOK_EVERY_S)
 
     async def until_hung(self, endpoint: Endpoint) -> None:
-        """Return when a replica hangs."""
+        """Return when a process hangs."""
         clock, num_silences, reason = self._time.clock, 0, ""
         while True:
             asked_at_s = clock.now_s()
             try:
-                await ask(self._source, endpoint, asked_at_s=asked_at_s, timeout_s=_TIMEOUT_S)
+                async with asyncio.timeout(_TIMEOUT_S):
+                    await self._ask(endpoint)
                 num_silences = 0
             except (OSError, CollmError) as error:  # a timeout is an OSError
                 num_silences, reason = num_silences + 1, str(error) or type(error).__name__
             if num_silences == self._max_silences:
                 break
             await self._time.sleep(max(asked_at_s + _LOOK_EVERY_S - clock.now_s(), 0.0))
-        _log.warning(
-            "replica %s: no answer to %d questions: %s", endpoint.replica_id, num_silences, reason
-        )
+        _log.warning("%s: no answer to %d questions: %s", endpoint.replica_id, num_silences, reason)

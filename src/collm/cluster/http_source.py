@@ -1,4 +1,4 @@
-"""Ask replicas for their snapshots over HTTP."""
+"""Ask over HTTP: replicas for their snapshots, anybody for a sign of life."""
 
 import httpx
 
@@ -36,3 +36,11 @@ class HttpSnapshotSource:
             reason = str(error) or type(error).__name__
             raise UnreachableError(f"{endpoint.url}: {reason}") from error
         return value
+
+    async def reach(self, endpoint: Endpoint) -> None:
+        """Return when a server answers, whatever it says; ``UnreachableError`` if none does."""
+        try:
+            await self._client.get(f"{endpoint.url.rstrip('/')}/health")
+        except httpx.HTTPError as error:
+            reason = str(error) or type(error).__name__
+            raise UnreachableError(f"{endpoint.url}: {reason}") from error

@@ -29,11 +29,6 @@ class KeeperTime:
     """Seconds since 1970, for others to read."""
 
 
-async def never_hung(_: Endpoint) -> None:
-    """Wait for ever, for what cannot be told to hang."""
-    await asyncio.Event().wait()
-
-
 class Keeper:
     """One process that is started again whenever it ends, until it is asked to.
 
@@ -47,7 +42,7 @@ class Keeper:
         host: ReplicaHost,
         time: KeeperTime,
         report: Callable[[str, Endpoint | None], None],
-        until_hung: Callable[[Endpoint], Coroutine[Any, Any, None]] = never_hung,
+        until_hung: Callable[[Endpoint], Coroutine[Any, Any, None]],
     ) -> None:
         """Prepare; nothing starts before ``run``.
 
@@ -133,6 +128,7 @@ class Keeper:
         try:
             await asyncio.wait((ending, hanging), return_when=asyncio.FIRST_COMPLETED)
             if hanging.done() and not self._is_ending.is_set():
+                hanging.result()  # raises what went wrong in asking
                 logger.warning("%s (pid %d) hangs and is killed", self._spec.name, process.pid)
                 process.kill()
         finally:

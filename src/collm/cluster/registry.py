@@ -164,9 +164,8 @@ class Registry:
     async def _ask(self, watched: "_Watched", timeout_s: float) -> None:
         asked_at_s = self._clock.now_s()
         try:
-            snapshot = await ask(
-                self._source, watched.endpoint, asked_at_s=asked_at_s, timeout_s=timeout_s
-            )
+            async with asyncio.timeout(timeout_s):
+                snapshot = await ask(self._source, watched.endpoint, asked_at_s=asked_at_s)
         except (OSError, CollmError) as error:  # a timeout is an OSError
             watched.complain(error)
             return

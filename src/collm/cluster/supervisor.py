@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from collm.cluster.asking import SnapshotSource
 from collm.cluster.endpoints import Endpoint, write_endpoints
-from collm.cluster.hang_watch import HangWatch
+from collm.cluster.hang_watch import Ask, HangWatch
 from collm.cluster.hosts import ProcessSpec, ReplicaHost
 from collm.cluster.keeper import Keeper, KeeperTime
 
@@ -17,7 +16,7 @@ logger = logging.getLogger(__name__)
 _LAST_WORDS_S = 10.0
 """Time beyond the drain limit in which a process puts away what it holds."""
 _PATIENCE_S = 60.0
-"""How long a replica may say nothing; it gets no requests after a second of that."""
+"""How long a process may say nothing; a replica gets no requests after a second of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +29,9 @@ class ClusterProcesses:
     replicas: Sequence[ProcessSpec]
     """At least one; all names differ."""
     replica_host: ReplicaHost
+    ask_front: Ask
+    """Whoever answers no question for a minute is killed, and started again."""
+    ask_replica: Ask
 
 
 class Supervisor:
@@ -43,7 +45,6 @@ class Supervisor:
         drain_s: float,
         time: KeeperTime,
         on_ready: Callable[[], None],
-        source: SnapshotSource,
     ) -> None:
         """Prepare; nothing starts before ``run``.
 
@@ -53,16 +54,17 @@ class Supervisor:
             drain_s: How long open answers may go on after the end was asked for.
             time: Clock and waits.
             on_ready: Called once, when the front and every replica have been ready.
-            source: Asks replicas how they stand: one that says nothing for a minute is killed.
         """
         self._endpoints = endpoints
         self._drain_s = drain_s
         self._on_ready = on_ready
         front, replicas = processes.front, processes.replicas
-        self._front = Keeper(front, processes.front_host, time, self._note)
-        watch = HangWatch(source, time, max(_PATIENCE_S, drain_s + _LAST_WORDS_S))
+        patience_s = max(_PATIENCE_S, drain_s + _LAST_WORDS_S)
+        of_front = HangWatch(processes.ask_front, time, patience_s).until_hung
+        of_replica = HangWatch(processes.ask_replica, time, patience_s).until_hung
+        self._front = Keeper(front, processes.front_host, time, self._note, of_front)
         self._replicas = tuple(
-            Keeper(spec, processes.replica_host, time, self._note_replica, watch.until_hung)
+            Keeper(spec, processes.replica_host, time, self._note_replica, of_replica)
             for spec in replicas
         )
         self._listening: dict[str, Endpoint] = {}

@@ -19,6 +19,14 @@ def fetch(handler: Callable[[httpx.Request], httpx.Response]) -> object:
     return asyncio.run(call())
 
 
+def reach(handler: Callable[[httpx.Request], httpx.Response]) -> None:
+    async def call() -> None:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(handler)) as client:
+            await HttpSnapshotSource(client).reach(ENDPOINT)
+
+    asyncio.run(call())
+
+
 def test_state_is_asked_for_and_parsed() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json={"asked": str(request.url), "method": request.method})
@@ -41,3 +49,16 @@ def test_no_connection_is_the_same_error() -> None:
 
     with pytest.raises(UnreachableError, match="refused"):
         fetch(refuse)
+
+
+@pytest.mark.parametrize("status", [200, 404, 503])
+def test_any_answer_is_a_sign_of_life(status: int) -> None:
+    reach(lambda request: httpx.Response(status))
+
+
+def test_no_connection_is_no_sign_of_life() -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    with pytest.raises(UnreachableError, match="refused"):
+        reach(refuse)

@@ -9,18 +9,6 @@ from collm.errors import ConfigError
 from factories.fake_processes import FakeHost, FakeTime, settle
 
 
-class Replicas:
-    """Answer how they stand when a test lets them; refuse if they are gone."""
-
-    def __init__(self):
-        self.gone = set()
-
-    async def fetch(self, endpoint):
-        if endpoint.replica_id in self.gone:
-            raise ConnectionRefusedError
-        await asyncio.Event().wait()
-
-
 class Cluster:
     """A front and two replicas under a supervisor that runs."""
 
@@ -28,7 +16,8 @@ class Cluster:
         self.host = FakeHost()
         self.path = folder / "endpoints.json"
         self.time = FakeTime()
-        self.replicas = Replicas()
+        self.gone = set()
+        """Who refuses to answer; the others take their time."""
         self.events = []
         self.stop, self.hurry = asyncio.Event(), asyncio.Event()
         self.supervisor = Supervisor(
@@ -37,13 +26,19 @@ class Cluster:
                 front_host=self.host,
                 replicas=[ProcessSpec(name=name, command=("x",)) for name in ("a", "b")],
                 replica_host=self.host,
+                ask_front=self.ask,
+                ask_replica=self.ask,
             ),
             self.path,
             drain_s=1000.0,
             time=self.time.keeper_time,
             on_ready=lambda: self.events.append("ready"),
-            source=self.replicas,
         )
+
+    async def ask(self, endpoint):
+        if endpoint.replica_id in self.gone:
+            raise ConnectionRefusedError
+        await asyncio.Event().wait()
 
     async def start(self):
         self.task = asyncio.create_task(
@@ -120,14 +115,16 @@ def test_dead_front_is_started_again_and_replicas_go_on(tmp_path):
     supervising(tmp_path, scenario)
 
 
-def test_replica_that_says_nothing_is_killed_and_started_again(tmp_path):
+@pytest.mark.parametrize("name", ["front", "b"])
+def test_process_that_says_nothing_is_killed_and_started_again(tmp_path, name):
     async def scenario(cluster):
-        cluster.replicas.gone.add("b")
+        cluster.gone.add(name)
         await cluster.get_ready()
         await settle()
-        assert cluster.host.started["b"][0].was_killed
-        assert cluster.listed() == {"a": "http://1"}
-        assert [len(cluster.host.started[name]) for name in ("front", "a")] == [1, 1]
+        assert cluster.host.started[name][0].was_killed
+        found = {one: len(started) for one, started in cluster.host.started.items()}
+        assert found == {"front": 1, "a": 1, "b": 1} | {name: 2}
+        assert cluster.listed() == {"a": "http://1"} | ({} if name == "b" else {"b": "http://2"})
 
     supervising(tmp_path, scenario)
 
