@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+_PARTS = ("slices", "members")
+"""Names of figures that are groups of figures, by the name of a slice or a member."""
+
 
 def number_lines(numbers: Mapping[str, Any]) -> list[str]:
     """Return figures by name as short lines: what belongs together on one, the rest one each."""
@@ -20,9 +23,10 @@ def number_lines(numbers: Mapping[str, Any]) -> list[str]:
     if "evidence" in rest and "evidence_worse" in rest:
         lines.append(f"evidence for {_figure(rest.pop('evidence'))}")
         lines.append(f"evidence against {_figure(rest.pop('evidence_worse'))}")
-    slices = rest.pop("slices") if isinstance(rest.get("slices"), Mapping) else {}
+    groups = [rest.pop(key) for key in _PARTS if isinstance(rest.get(key), Mapping)]
     lines += [f"{key.replace('_', ' ')} {_figure(value)}" for key, value in rest.items()]
-    return lines + [f"{name or 'all'}: {_slice_line(found)}" for name, found in slices.items()]
+    parts = [part for group in groups for part in group.items()]
+    return lines + [f"{name or 'all'}: {_part_line(found)}" for name, found in parts]
 
 
 def pairs(values: Mapping[str, Any]) -> str:
@@ -30,13 +34,22 @@ def pairs(values: Mapping[str, Any]) -> str:
     return "\n".join(f"{key} {_figure(value)}" for key, value in values.items())
 
 
-def _slice_line(figures: Mapping[str, Any]) -> str:
-    """Return a slice's mean change of loss beside the most that it may grow by."""
+def _part_line(figures: Mapping[str, Any]) -> str:
+    """Return a part's mean change of loss beside the most that it may grow by.
+
+    A part is a slice, or a member's samples; of what a member found on feedback there is no bound.
+    """
+    if "bound" not in figures:
+        before, now = figures["previous_loss"], figures["active_loss"]
+        return f"loss {_figure(before)} → {_figure(now)}, n {figures['num_samples']}"
     # Figures that JSON has no number for come as texts, which float() reads.
-    count, total, bound = (float(figures[key]) for key in ("n", "sum_d", "bound"))
+    count, bound = float(figures["n"]), float(figures["bound"])
     if not count:
         return "n 0"
-    change = total / count
+    # A job's trial has sums on record, a round's verdict means.
+    change = (
+        float(figures["increase"]) if "increase" in figures else float(figures["sum_d"]) / count
+    )
     return f"{change:+.3f} {'≤' if change <= bound else '>'} {bound:g}, n {count:g}"
 
 

@@ -1,6 +1,9 @@
 import math
 
 from collm.cli.figures import number_lines, pairs
+from collm.federated.rounds import GateReport, SliceSums
+from collm.federated.verdict import judge
+from collm.gate.config import GateConfig
 from collm.gate.exact_match import ExactMatch
 from collm.gate.trial import SliceLoss, TrialReport, Verdict
 
@@ -32,6 +35,25 @@ def test_numbers_of_a_trial_are_a_few_lines():
         "general: +0.500 > 0.3, n 8",
         "rare: n 0",
     ]
+
+
+def test_numbers_of_a_round_say_what_each_slice_and_member_found():
+    reports = [
+        GateReport(member=name, slices={"own": SliceSums(8, total, abs(total), 16.0)})
+        for name, total in (("r0", -4.0), ("r1", -2.0))
+    ]
+    decision = judge(reports, GateConfig(min_samples=4, max_samples=64))
+    assert number_lines(decision.numbers())[-3:] == [
+        "own: -0.375 ≤ 0.6, n 16",
+        "r0: -0.500 ≤ 0.6, n 8",
+        "r1: -0.250 ≤ 0.6, n 8",
+    ]
+
+
+def test_numbers_of_a_version_taken_back_say_what_each_member_found():
+    found = {"num_samples": 12, "active_loss": 2.5, "previous_loss": 1.5, "capital": 150.0}
+    lines = number_lines({"num_samples": 12, "evidence": 112.0, "members": {"r0": found}})
+    assert lines == ["n 12", "evidence 112", "r0: loss 1.5 → 2.5, n 12"]
 
 
 def test_missing_and_overflown_figures_are_shown_as_such():
