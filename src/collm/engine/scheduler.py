@@ -9,6 +9,7 @@ from collm.engine.blocks import Blocks
 from collm.engine.config import SchedulerConfig
 from collm.engine.ends import Ends
 from collm.engine.events import News, end_event, in_order, not_finite, token_event
+from collm.engine.groups import Groups, VersionPins
 from collm.engine.intake import Intake
 from collm.engine.plan import (
     Backlog,
@@ -23,7 +24,6 @@ from collm.engine.stretch import Stretch, find_stretch
 from collm.engine.waiting import WaitingQueue
 from collm.errors import AdapterError, CollmError
 from collm.types import (
-    Binding,
     FinishReason,
     Request,
     RequestId,
@@ -32,22 +32,6 @@ from collm.types import (
 )
 
 _BY_ORDER = attrgetter("order")
-
-
-class VersionPins(Protocol):
-    """Holds adapter versions for requests."""
-
-    def is_version(self, model: str) -> bool:
-        """Return whether a model name means one version, as long as that is there."""
-        ...
-
-    def pin(self, model: str) -> Binding:
-        """Hold the version that a model name means now; ``AdapterError`` if there is none."""
-        ...
-
-    def unpin(self, binding: Binding) -> None:
-        """Let go of a version that ``pin`` returned."""
-        ...
 
 
 class PrefillLimit(Protocol):
@@ -65,9 +49,7 @@ class Scheduler:
     preemption takes its last running sequence, events of one step are sorted by it. So the first
     unfinished sequence always makes progress, and with it every sequence in turn.
 
-    A request holds one version until its last choice has let go of its blocks: from its first
-    admission, since it is to be answered by what is active then; from ``add`` if it names a version
-    itself, or shares one with other requests, since that may be gone by its admission.
+    Which version a request holds, and from when on, is said by ``Groups``.
 
     ``schedule`` and ``update`` alternate; ``add``, ``finish`` and ``abort`` may come at any time.
     What a step in flight still reads (blocks, version) is released by that step's ``update``.
@@ -92,7 +74,6 @@ class Scheduler:
         max_model_len: int,
     ) -> None:
         self._blocks = blocks
-        self._pins = pins
         self._prefill_limit = prefill_limit
         self.num_preemptions = 0
         """How often a sequence lost its blocks to an earlier one."""
@@ -104,7 +85,7 @@ class Scheduler:
         self._intake = Intake(
             max_model_len=max_model_len, max_len=self._max_len, max_waiting=config.max_waiting
         )
-        self._groups: dict[RequestId, RequestGroup] = {}
+        self._groups = Groups(pins)
         self._running: list[Sequence] = []  # sorted by order
         self._waiting = WaitingQueue(config.max_waiting)
         self._in_flight: set[Sequence] = set()
@@ -171,13 +152,13 @@ class Scheduler:
         error = self._intake.refusal_of_call(requests, num_places)
         if error is not None:
             refusals = ((one, self._intake.refusal(one) or error) for one in requests)
-            return [event for one, why in refusals for event in _refused(RequestGroup(one), why)]
+            return [event for one, why in refusals for event in _refused(one, why)]
         is_shared = len(requests) > 1
         return [event for one in requests for event in self._add(one, is_shared=is_shared)]
 
     def abort(self, request_id: RequestId) -> list[TokenEvent]:
         """End a request's live choices; an unknown or ended request has none."""
-        group = self._groups.get(request_id)
+        group = self._groups.find(request_id)
         return [] if group is None else in_order(self._end_group(group, FinishReason.ABORT))
 
     def finish(self, request_id: RequestId, choice: int) -> list[TokenEvent]:
@@ -185,7 +166,7 @@ class Scheduler:
 
         An unknown request, or a choice that has ended, says nothing.
         """
-        group = self._groups.get(request_id)
+        group = self._groups.find(request_id)
         if group is None or group.sequences[choice].is_finished:
             return []
         event = end_event(group.sequences[choice], FinishReason.STOP)
@@ -235,7 +216,7 @@ class Scheduler:
             if token is None:
                 continue
             if sequence.choice == 0:
-                self._groups[sequence.request.request_id].has_computed_prompt = True
+                self._groups.of(sequence).has_computed_prompt = True
             if token.token_id is None:
                 broken.append(sequence)
             else:
@@ -243,7 +224,7 @@ class Scheduler:
         assert next(tokens, None) is None, "more tokens than the plan samples"
         for sequence in broken:
             if not sequence.is_finished:
-                group = self._groups[sequence.request.request_id]
+                group = self._groups.of(sequence)
                 news += self._end_group(group, FinishReason.ERROR, not_finite(sequence))
         return in_order(news)
 
@@ -252,12 +233,13 @@ class Scheduler:
         self._in_flight.clear()
         news, self._failed_admissions = self._failed_admissions, []
         sequences = [item.sequence for item in plan.items]
-        live_ids = {s.request.request_id for s in sequences if not s.is_finished}
+        live = [sequence for sequence in sequences if not sequence.is_finished]
+        groups = {one.request.request_id: self._groups.of(one) for one in live}
         for sequence in sequences:
             if sequence.is_finished:
                 self._release(sequence)
-        for request_id in live_ids:
-            news += self._end_group(self._groups[request_id], FinishReason.ERROR, error)
+        for group in groups.values():
+            news += self._end_group(group, FinishReason.ERROR, error)
         return in_order(news)
 
     def check(self) -> None:
@@ -269,28 +251,18 @@ class Scheduler:
         for sequence in self._running:
             assert sequence.num_remaining >= 1, f"{sequence.order} has nothing to compute"
             assert sequence.binding is not None
-        live = [s for group in self._groups.values() for s in group.sequences if not s.is_finished]
-        assert len(live) == len(self._running) + len(self._waiting), "a sequence is lost"
+        assert len(self._groups.live()) == len(self._running) + len(self._waiting), (
+            "a sequence is lost"
+        )
 
     def _add(self, request: Request, *, is_shared: bool) -> list[TokenEvent]:
-        assert request.request_id not in self._groups, f"{request.request_id} was added twice"
-        group = RequestGroup(request)
-        error = self._intake.refusal(request)
-        if error is None and (is_shared or self._pins.is_version(request.model)):
-            error = self._hold(group)
-        if error is not None:
-            return _refused(group, error)
-        self._groups[request.request_id] = group
-        for sequence in group.sequences:
+        refusal = self._intake.refusal(request)
+        opened = refusal or self._groups.open(request, is_shared=is_shared)
+        if isinstance(opened, CollmError):
+            return _refused(request, opened)
+        for sequence in opened.sequences:
             self._waiting.push(sequence)
         return []
-
-    def _hold(self, group: RequestGroup) -> AdapterError | None:
-        try:
-            group.bind(self._pins.pin(group.request.model))
-        except AdapterError as error:
-            return error
-        return None
 
     def _schedule_decodes(self) -> list[ScheduledSequence]:
         """Plan every running sequence that lacks one token, making room by preemption."""
@@ -323,7 +295,7 @@ class Scheduler:
         index = 0
         while budget > 0 and index < len(self._waiting) and len(self._running) < self._max_running:
             sequence = self._waiting[index]
-            group = self._groups[sequence.request.request_id]
+            group = self._groups.of(sequence)
             if not group.is_ready(sequence):
                 index += 1  # its first choice is still computing the prompt: let others pass
                 continue
@@ -343,14 +315,11 @@ class Scheduler:
 
     def _try_admit(self, group: RequestGroup, sequence: Sequence) -> bool:
         """Pin the request if it holds no version yet, and take blocks; undo both if too few."""
-        is_unbound = group.binding is None
-        if is_unbound:
-            group.bind(self._pins.pin(group.request.model))
+        is_new = self._groups.hold(group)
         # A spare block for each running sequence: they would soon preempt the newcomer otherwise.
         if not self._blocks.try_admit(sequence, num_spare=len(self._running)):
-            if is_unbound:
-                self._unpin(group)
-                group.bind(None)
+            if is_new:
+                self._groups.let_go(group)
             return False
         self._waiting.remove(sequence)
         insort(self._running, sequence, key=_BY_ORDER)
@@ -394,18 +363,10 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         self._blocks.free(sequence)
-        group = self._groups[sequence.request.request_id]
-        if group.release_one():
-            del self._groups[group.request.request_id]
-            if group.binding is not None:
-                self._unpin(group)
-
-    def _unpin(self, group: RequestGroup) -> None:
-        assert group.binding is not None
-        self._pins.unpin(group.binding)
-        group.binding = None
+        self._groups.release(sequence)
 
 
-def _refused(group: RequestGroup, error: CollmError) -> list[TokenEvent]:
+def _refused(request: Request, error: CollmError) -> list[TokenEvent]:
     """Return the only events of a request that was not queued."""
+    group = RequestGroup(request)
     return [end_event(one, FinishReason.ERROR, error) for one in group.sequences]
