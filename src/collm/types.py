@@ -299,6 +299,24 @@ class LearningState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WatchState:
+    """What fresh feedback on a replica says so far of a version and the one before it."""
+
+    active: VersionId
+    """What is served, and watched."""
+    previous: VersionId
+    """What was served before: ``BASE``, if it is the first version."""
+    capital: float
+    """Of a gambler who began with 1 and bets that the active version is the worse one."""
+    num_samples: int
+    active_loss: float | None = None
+    """Mean nats per supervised token; ``None`` without samples on which both are finite."""
+    previous_loss: float | None = None
+    is_finite: bool = True
+    """Whether the active version's loss is a number wherever the other's is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSnapshot:
     """How a replica stands, as its front sees it."""
 
@@ -355,3 +373,5 @@ class ReplicaSnapshot:
     age_s: float = 0.0
     """When the replica gave it away, the time since its step loop had made it: a fraction of a
     second, unless the loop stands still."""
+    watched: Mapping[str, WatchState] = field(default_factory=dict)
+    """By adapter, what is found of a version that rounds promoted and that is served here."""

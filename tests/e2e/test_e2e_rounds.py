@@ -1,5 +1,7 @@
 """Two real replicas learn one adapter together: neither sees the other's samples."""
 
+import time
+from itertools import compress
 from statistics import fmean
 
 import httpx
@@ -9,20 +11,25 @@ import torch
 from collm.cluster.client import ADAPTER_WEIGHTS
 from collm.cluster.round_config import RoundConfig
 from collm.gate.config import GateConfig
-from collm.lora.peft_folder import load_peft
+from collm.gate.watch import REGRESSION
+from collm.lora.peft_folder import load_peft, save_peft
 from collm.model.checkpoint import Checkpoint
 from collm.model.decoder import Decoder
 from collm.model.tokenizer import Tokenizer
 from collm.model.weights import load_weights
 from collm.replica.job_builder import conversation_of
+from collm.store.front_folder import FrontFolder
 from collm.training.base_version import fresh_state
 from collm.training.samples import prepare_samples
+from collm.types import BASE
 from factories.checkpoints import tiny_checkpoint
 from factories.learning_cluster import ADAPTER, chats, coordinate, live_replica
-from factories.training import sample_losses
+from factories.replicas import BASE_MODEL, wait_until
+from factories.training import sample_losses, taught_state
 
+WANTED = "It is even."
 HALVES = {
-    "r0": chats("Number", ("It is even.", "It is odd.")),
+    "r0": chats("Number", (WANTED, "It is odd.")),
     "r1": chats("Color", ("Paint it red.", "Paint it blue.")),
 }
 GATE = GateConfig(error=0.2, min_samples=4, min_slice_samples=2, max_samples=32, slice_bound=1.0)
@@ -53,13 +60,17 @@ def has_done(number):
     return is_done
 
 
+def decoder_of(base):
+    weights = load_weights(base, base.spec, torch.float32, torch.device("cpu"))
+    return Decoder(base.spec, weights, 256)
+
+
 class Losses:
     """Measures adapters on both halves."""
 
     def __init__(self, checkpoint):
         base = Checkpoint(checkpoint)
-        weights = load_weights(base, base.spec, torch.float32, torch.device("cpu"))
-        self.decoder = Decoder(base.spec, weights, 256)
+        self.decoder = decoder_of(base)
         tokenizer = Tokenizer(checkpoint, base.spec.eos_token_ids)
         self.samples = {
             name: prepare_samples(
@@ -75,8 +86,8 @@ class Losses:
         }
 
 
-def ask(replica, model):
-    body = {"model": model, "messages": [{"role": "user", "content": "Color 3?"}], "max_tokens": 4}
+def ask(replica, model, prompt="Color 3?"):
+    body = {"model": model, "messages": [{"role": "user", "content": prompt}], "max_tokens": 4}
     return httpx.post(replica.url + "/v1/chat/completions", json=body, timeout=30)
 
 
@@ -134,3 +145,67 @@ def test_a_round_goes_on_without_a_replica_that_died_in_it(checkpoint, tmp_path)
         assert parts["r0"]["report"]["num_tokens"] > 0
         assert only["status"] == "done"
         assert first.active == only["candidate"] == f"{ADAPTER}@1"
+
+
+def promote_on_record(checkpoint, folder):
+    """Let a front have promoted what has unlearned ``WANTED``, as if members judged it better."""
+    base, losses = Checkpoint(checkpoint), Losses(checkpoint)
+    taught = losses.samples["r0"][0]
+    answer = compress(taught.token_ids, taught.is_supervised)
+    bad = taught_state(losses.decoder, tuple(answer))
+    for factors in bad.layout.views(bad.flat):
+        factors.b.neg_()
+    with FrontFolder(folder / "front", max_versions=20, now_s=time.time) as front:
+        published = front.versions.publish(
+            ADAPTER,
+            "1",
+            digest=bad.digest(),
+            base_digest=base.digest,
+            rank=bad.layout.rank,
+            metadata={"round": "1", "strategy": "svd", "members": "r0, r1"},
+            write=lambda folder: save_peft(bad, folder, BASE_MODEL, base.digest),
+        )
+        front.decisions.promote(published.version, "better in round 1", {"verdict": "better"})
+
+
+def send_feedback(replica, count):
+    """Have users want another answer."""
+    for number in range(count):
+        answer = ask(replica, ADAPTER, f"Number {1000 + number}?").json()
+        opinion = {"response_id": answer["id"], "answer": WANTED}
+        said = httpx.post(replica.url + "/v1/feedback", json=opinion, timeout=30)
+        assert said.status_code < 300, said.text
+
+
+def test_a_version_that_users_of_the_members_find_worse_is_taken_back_everywhere(
+    checkpoint, tmp_path
+):
+    """Both replicas catch up with it first, and know that it is to be watched."""
+    promote_on_record(checkpoint, tmp_path)
+    was_sent = False
+    with (
+        live_replica(checkpoint, tmp_path, "r0", HALVES["r0"]) as first,
+        live_replica(checkpoint, tmp_path, "r1", HALVES["r1"]) as second,
+    ):
+
+        def disagree(status):
+            nonlocal was_sent
+            if not was_sent and first.active == second.active == f"{ADAPTER}@1":
+                was_sent = True
+                for replica in (first, second):
+                    send_feedback(replica, 8)
+
+        coordinate(
+            tmp_path,
+            [first, second],
+            rounds(min_members=3),  # so that none begins
+            lambda status: status["active"] is None,
+            between=disagree,
+        )
+        for replica in (first, second):
+            wait_until(lambda replica=replica: replica.active is None)
+            better, worse = replica.replica.data.decisions.history(ADAPTER)
+            assert (better.version, worse.version) == (f"{ADAPTER}@1", BASE)
+            assert worse.reason == REGRESSION
+            assert worse.numbers["evidence"] >= 1 / GATE.watch_error
+            assert worse.numbers["members"].keys() <= {"r0", "r1"}

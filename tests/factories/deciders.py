@@ -1,6 +1,7 @@
 """Those who decide about versions and jobs, with a real adapter store and a recording trainer."""
 
 from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,6 +43,8 @@ class RecordedTrainer:
         """Events of a step that was half taken."""
         self.error: Exception | None = None
         self.is_watching = False
+        self.is_joint = False
+        """Whether others decide about what is watched."""
 
     def add(self, job):
         self.adapters += (job.name,)
@@ -57,6 +60,7 @@ class RecordedTrainer:
 
     def watch(self, adapter, watch):
         self.calls.append(("watch", adapter, watch.active, watch.previous))
+        self.is_joint = watch.is_joint
 
     def unwatch(self, adapter):
         self.calls.append(("unwatch", adapter))
@@ -115,8 +119,8 @@ class RecordedTrainer:
 class NamedWatches:
     """Makes watches that know the names of what they watch and nothing else."""
 
-    def over(self, adapter, version, state, previous, previous_state):
-        return SimpleNamespace(active=version, previous=previous)
+    def over(self, adapter, version, state, previous, previous_state, *, is_joint):
+        return SimpleNamespace(active=version, previous=previous, is_joint=is_joint)
 
 
 class World:
@@ -185,10 +189,10 @@ class World:
         self.learn(seed)
         self.turn()
 
-    def ask(self, label, seed, adapter="a"):
+    def ask(self, label, seed, adapter="a", **fields):
         """Ask for a version from outside, as the HTTP side does."""
         reply = Future()
-        self.inbox.put(foreign(label, seed, adapter, reply))
+        self.inbox.put(replace(foreign(label, seed, adapter, reply), **fields))
         self.handle()
         return reply
 

@@ -22,7 +22,7 @@ from collm.federated.rounds import (
     SliceSums,
     UpdateReport,
 )
-from collm.types import ReplicaSnapshot, StepCoefficients, VersionId
+from collm.types import BASE, ReplicaSnapshot, StepCoefficients, VersionId, WatchState
 
 DIGEST = "d" * 64
 NAN = b"nan"
@@ -85,6 +85,9 @@ class FakeMember:
     active: dict[str, VersionId] = field(default_factory=dict)
     allotments: list[Allotment] = field(default_factory=list)
     promotions: list[VersionId] = field(default_factory=list)
+    reasons: list[tuple[VersionId, str, Mapping[str, Any]]] = field(default_factory=list)
+    """Why it was told to serve what, in order."""
+    watched: dict[str, WatchState] = field(default_factory=dict)
     _polls: dict[int, int] = field(default_factory=dict)
     _finished: set[int] = field(default_factory=set)
 
@@ -164,11 +167,13 @@ class FakeMember:
             raise UnknownObjectError(f"no version {version}")
         self.active[version.partition("@")[0]] = version
         self.promotions.append(version)
+        self.reasons.append((version, reason, numbers))
 
-    async def return_to_base(self, adapter: str, reason: str) -> None:
+    async def return_to_base(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> None:
         """Serve no version of an adapter."""
         self._answer()
         self.active.pop(adapter, None)
+        self.reasons.append((BASE, reason, numbers))
 
     async def start_gate(self, plan: GatePlan) -> None:
         """Begin to compare."""
@@ -202,6 +207,7 @@ class FakeCluster:
             name: snapshot(
                 name,
                 active=dict(member.active),
+                watched=dict(member.watched),
                 base_digest=member.base_digest,
                 allocation=member.allotments[-1].number if member.allotments else 0,
             )

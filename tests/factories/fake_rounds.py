@@ -33,7 +33,7 @@ class FakeRoundDesk:
         self.updates: dict[tuple[str, int], bytes] = {}
         self.versions: dict[str, tuple[bytes, bytes, Mapping[str, str]]] = {}
         self.promotions: list[tuple[str, str, Mapping[str, Any]]] = []
-        self.returns: list[tuple[str, str]] = []
+        self.returns: list[tuple[str, str, dict[str, Any]]] = []
         self.refusal: Exception | None = None
 
     def state(self) -> ReplicaSnapshot:
@@ -75,9 +75,9 @@ class FakeRoundDesk:
         self.promotions.append((version, reason, dict(numbers)))
         return replace(INFO, version=VersionId(version), is_active=True)
 
-    async def return_to_base(self, adapter: str, reason: str) -> None:
+    async def return_to_base(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> None:
         self._check()
-        self.returns.append((adapter, reason))
+        self.returns.append((adapter, reason, dict(numbers)))
 
     async def start_gate(self, plan: GatePlan) -> None:
         self._check()

@@ -47,11 +47,10 @@ from collm.types import Request, RequestId, SamplingParams, TokenEvent, VersionI
 from factories.archives import InstantArchive, job_record
 from factories.checkpoints import VOCAB_SIZE
 from factories.engines import Engine, random_adapter
-from factories.training import gate_config, lessons, make_job, make_watches
+from factories.training import RIGHT_ANSWER, gate_config, lessons, make_job, make_watches
 
 BASE_MODEL = "tiny"
 QUANTUM_S = STEP_S = 0.001
-RIGHT_ANSWER = (5, 6, 7, 8)
 
 CHATS = [
     [

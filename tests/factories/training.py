@@ -24,6 +24,7 @@ from collm.training.corpus import Corpus
 from collm.training.events import (
     BaselineReport,
     HeldOutReport,
+    Regression,
     TrainingEvent,
     TrainingSnapshot,
     TrainReport,
@@ -35,6 +36,17 @@ from collm.training.samples import TokenSample
 from collm.training.trainer import Trainer
 from collm.training.watches import Watches
 from factories.checkpoints import Family, tiny_checkpoint
+
+RIGHT_ANSWER, WRONG_ANSWER = (5, 6, 7, 8), (15, 16, 17, 18)
+"""Answers: what users ask for, and what they do not."""
+
+
+class TickingClock(ManualClock):
+    """Moves by a second whenever it is read, so that every quantum takes one."""
+
+    def now_s(self) -> float:
+        self.advance(1.0)
+        return super().now_s()
 
 
 def tiny_decoder(
@@ -197,6 +209,15 @@ def make_job(
 
 def make_watches(decoder: Decoder, error: float = 0.01) -> Watches:
     return Watches(decoder, FixedSizes(), 0.04, error)
+
+
+def all_that_is_due(trainer: Trainer) -> list[TrainingEvent]:
+    """Run quanta until nothing is left; return the events."""
+    return run_until(trainer, lambda _: False)
+
+
+def regressions(events: Sequence[TrainingEvent]) -> list[Regression]:
+    return [event for event in events if isinstance(event, Regression)]
 
 
 def run_until(

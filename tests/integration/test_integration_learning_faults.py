@@ -22,11 +22,19 @@ from factories.archives import job_record
 from factories.checkpoints import tiny_checkpoint
 from factories.deciders import held_out_report
 from factories.engines import build_engine, random_tokens
-from factories.replicas import RIGHT_ANSWER, build_rig, greedy, learnable_job
-from factories.training import gate_config, job_config, lessons, make_job, mean_loss, taught_state
+from factories.replicas import build_rig, greedy, learnable_job
+from factories.training import (
+    RIGHT_ANSWER,
+    WRONG_ANSWER,
+    gate_config,
+    job_config,
+    lessons,
+    make_job,
+    mean_loss,
+    taught_state,
+)
 from factories.versions import ask_for
 
-WRONG_ANSWER = (15, 16, 17, 18)
 HELD_OUT = lessons(8, RIGHT_ANSWER, seed=2)
 
 

@@ -78,7 +78,7 @@ class MemberControl(Protocol):
         """Make it serve a version; returns when it does."""
         ...
 
-    async def return_to_base(self, adapter: str, reason: str) -> None:
+    async def return_to_base(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> None:
         """Make it serve the bare base model under an adapter's name; returns when it does."""
         ...
 
@@ -149,10 +149,12 @@ class ReplicaControl:
             json={"version": version, "reason": reason, "numbers": dict(numbers)},
         )
 
-    async def return_to_base(self, adapter: str, reason: str) -> None:
+    async def return_to_base(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> None:
         """Make it serve the bare base model under an adapter's name; returns when it does."""
         await self._call(
-            "POST", "/control/return_to_base", json={"adapter": adapter, "reason": reason}
+            "POST",
+            "/control/return_to_base",
+            json={"adapter": adapter, "reason": reason, "numbers": dict(numbers)},
         )
 
     async def start_gate(self, plan: GatePlan) -> None:

@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from collm.cluster.aggregating import Aggregation, Aggregator, Demand
@@ -14,17 +13,18 @@ from collm.cluster.round_config import RoundConfig
 from collm.cluster.round_machine import RoundMachine
 from collm.cluster.round_path import RoundObserver
 from collm.cluster.round_rules import Cast, choose_members, why_left_out
-from collm.cluster.spreading import CatchUp, Spread, Spreader, Target
+from collm.cluster.spreading import CatchUp, Spread, Spreader
+from collm.cluster.taking_back import TakingBack
 from collm.cluster.timing import Timing
-from collm.errors import CollmError, UnknownAdapterError
+from collm.errors import CollmError
 from collm.federated.rounds import RoundPlan, RoundStatus
 from collm.store.front_folder import FrontFolder
 from collm.store.rounds import MemberRecord, RoundRecord
-from collm.types import BASE, ReplicaSnapshot, VersionId
+from collm.types import ReplicaSnapshot, VersionId
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.25
-"""Time between two looks at who is live and who is behind."""
+"""Time between two looks at who is live, who is behind, and what users' feedback says."""
 _RETRY_S = 5.0
 """Time until a step that failed, as on a full disk, is tried again."""
 _SHOWN_ROUNDS = 10
@@ -82,6 +82,7 @@ class Coordinator:
         self._catch_up = CatchUp(
             members, folder, spreader, timing, is_promoting=self._is_being_promoted
         )
+        self._taking_back = TakingBack(members, folder, spreader, self._is_promoting)
         self._machines = {
             config.adapter: RoundMachine(
                 config,
@@ -103,6 +104,7 @@ class Coordinator:
         await self._abandon_unconfigured()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_up(tasks), name="catch-up")
+            tasks.create_task(self._watch(), name="live feedback")
             for config in self._configs:
                 tasks.create_task(self._learn(config), name=f"rounds of {config.adapter}")
 
@@ -115,21 +117,7 @@ class Coordinator:
         Raises:
             UnknownAdapterError: No earlier version is held for the adapter.
         """
-        async with self._is_promoting.setdefault(adapter, asyncio.Lock()):
-            # On record before it is served: who comes back catches up by the record.
-            target = await asyncio.to_thread(self._take_back, adapter)
-            return await self._spreader.spread(target, "rolled back", {})
-
-    def _take_back(self, adapter: str) -> Target:
-        decisions = self._folder.decisions
-        active, version = decisions.active().get(adapter), decisions.held().get(adapter)
-        if version is not None:
-            decisions.rollback(version, "asked for", {})
-            return self._spreader.target(version)
-        if active is None or active != decisions.first().get(adapter):
-            raise UnknownAdapterError(f"adapter {adapter!r} has no earlier federated version")
-        decisions.return_to_base(adapter, "asked for", {})
-        return replace(self._spreader.target(active), version=BASE)
+        return await self._taking_back.roll_back(adapter)
 
     def caught_up(self, adapter: str) -> Collection[str] | None:
         """Return the replicas that serve an adapter as they should; ``None`` if nobody must."""
@@ -146,11 +134,21 @@ class Coordinator:
         return lock is not None and lock.locked()
 
     async def _keep_up(self, tasks: asyncio.TaskGroup) -> None:
+        async def look() -> None:
+            self._catch_up.look(tasks)
+
+        await self._repeat(look, "bringing replicas up to date")
+
+    async def _watch(self) -> None:
+        errors = {config.adapter: config.gate.watch_error for config in self._configs}
+        await self._repeat(lambda: self._taking_back.look(errors), "looking at live feedback")
+
+    async def _repeat(self, look: Callable[[], Awaitable[None]], what: str) -> None:
         while True:
             try:
-                self._catch_up.look(tasks)
+                await look()
             except (CollmError, OSError, sqlite3.Error):
-                _log.exception("bringing replicas up to date failed")
+                _log.exception("%s failed", what)
             await self._timing.sleep(_LOOK_S)
 
     async def _learn(self, config: RoundConfig) -> None:

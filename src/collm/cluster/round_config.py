@@ -41,9 +41,9 @@ class RoundConfig:
     max_rounds: int | None = None
     """Rounds, abandoned ones not counted, after which learning together ends; null never ends."""
     gate: GateConfig = ROUND_GATE
-    """When an aggregate replaces what is served; error, min_samples, max_samples, min_slice_samples
-    and the bounds are used. Up to two members compare max_samples each; more share what two would,
-    down to min_samples each."""
+    """When an aggregate replaces what is served, and when users' feedback has it taken back; error,
+    min_samples, max_samples, min_slice_samples, the bounds and watch_error are used. Up to two
+    members compare max_samples each; more share what two would, down to min_samples each."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -14,12 +14,14 @@ from collm.types import (
     ReplicaTotals,
     StepCoefficients,
     VersionId,
+    WatchState,
 )
 
 _FRONTS_OWN = ("url", "taken_at_s")
 """Fields that only the front can know."""
 _COEFFICIENTS = tuple(one.name for one in fields(StepCoefficients))
 _EVALUATION = tuple(one.name for one in fields(Evaluation))
+_WATCH = tuple(one.name for one in fields(WatchState))
 _LEARNING = tuple(one.name for one in fields(LearningState))
 _FIELDS = tuple(one.name for one in fields(ReplicaSnapshot) if one.name not in _FRONTS_OWN)
 # Far beyond anything real, and such that no prediction overflows.
@@ -40,6 +42,7 @@ def to_json(snapshot: ReplicaSnapshot) -> dict[str, object]:
         value[name] = dict(getattr(snapshot, name))
     value["learning"] = {name: asdict(one) for name, one in snapshot.learning.items()}
     value["totals"] = asdict(snapshot.totals)
+    value["watched"] = {name: asdict(one) for name, one in snapshot.watched.items()}
     return value
 
 
@@ -93,6 +96,10 @@ def from_json(value: object, *, url: str, taken_at_s: float) -> ReplicaSnapshot:
         credit_scale=_number("credit_scale", row["credit_scale"], most=1.0),
         num_template_tokens=_count("num_template_tokens", row["num_template_tokens"]),
         age_s=_number("age_s", row["age_s"], most=_MAX_SUM),
+        watched={
+            name: _watch(f"watched.{name}", one)
+            for name, one in _mapping("watched", row["watched"]).items()
+        },
     )
 
 
@@ -112,6 +119,22 @@ def _evaluation(name: str, value: object) -> Evaluation:
         num_tokens=_count(f"{name}.num_tokens", row["num_tokens"]),
         loss=_number(f"{name}.loss", row["loss"]),
         num_samples=_count(f"{name}.num_samples", row["num_samples"], least=1),
+    )
+
+
+def _watch(name: str, value: object) -> WatchState:
+    row = _object(name, value, _WATCH)
+    losses = {
+        key: None if row[key] is None else _number(f"{name}.{key}", row[key], most=_MAX_SUM)
+        for key in ("active_loss", "previous_loss")
+    }
+    return WatchState(
+        active=VersionId(_text(f"{name}.active", row["active"])),
+        previous=VersionId(_text(f"{name}.previous", row["previous"])),
+        capital=_number(f"{name}.capital", row["capital"], most=_MAX_SUM),
+        num_samples=_count(f"{name}.num_samples", row["num_samples"]),
+        is_finite=_typed(f"{name}.is_finite", row["is_finite"], bool),
+        **losses,
     )
 
 

@@ -132,7 +132,7 @@ class Spreader:
         """
         control, version = self._members.control(replica_id), target.version
         if version == BASE:
-            await control.return_to_base(target.adapter, reason)
+            await control.return_to_base(target.adapter, reason, numbers)
             return
         is_sent = False
         while is_wanted():
@@ -236,8 +236,10 @@ class CatchUp:
             return target in self._targets()
 
         try:
+            # By its numbers the replica knows whether it is to watch what it serves then.
+            numbers = self._folder.decisions.standing()[target.adapter].numbers
             async with asyncio.timeout(_BRING_S):
-                await self._spreader.bring(replica_id, target, "caught up", {}, is_wanted)
+                await self._spreader.bring(replica_id, target, "caught up", numbers, is_wanted)
             if is_wanted():
                 _log.info("%s: %s caught up with %s", target.adapter, replica_id, version)
                 self._settled.add((replica_id, target))

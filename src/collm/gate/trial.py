@@ -32,6 +32,11 @@ class Verdict(StrEnum):
     """It was not on course to be proven better, and gave way to a newer candidate."""
 
 
+def is_proven(numbers: Mapping[str, Any]) -> bool:
+    """Return whether a decision rests on its version having been found better, by its numbers."""
+    return bool(numbers.get("verdict") == Verdict.BETTER)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedLoss:
     """Both sides' loss on one held-out sample."""

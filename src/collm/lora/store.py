@@ -290,6 +290,10 @@ class AdapterStore:
         """Return a loaded version's parameters; raises ``UnknownAdapterError``."""
         return self._known(version).state
 
+    def metadata(self, version: VersionId) -> dict[str, str]:
+        """Return what is kept beside a loaded version; raises ``UnknownAdapterError``."""
+        return self._known(version).metadata
+
     def infos(self) -> tuple[VersionInfo, ...]:
         """Return every loaded version, by name."""
         return tuple(

@@ -16,6 +16,7 @@ from collm.replica.round_board import RoundBoard
 from collm.replica.round_member import RoundMember
 from collm.replica.swap import Swap
 from collm.replica.version_desk import VersionDesk
+from collm.replica.watch_desk import WatchDesk
 from collm.training.trainer import Trainer
 from collm.training.watches import Watches
 
@@ -36,6 +37,7 @@ class Deciders:
     jobs: JobDesk
     learner: Learner
     versions: VersionDesk
+    watches: WatchDesk
     rounds: RoundBoard
     """What was found for others; any thread may read it."""
     allotments: Allotments
@@ -57,12 +59,13 @@ def build_deciders(
 
     ``name`` is the replica's.
     """
-    jobs = JobDesk(trainer, watches, adapters, archive, metrics, board.refresh)
-
+    jobs = JobDesk(trainer, adapters, archive, metrics, board.refresh)
+    watch_desk = WatchDesk(trainer, watches, adapters)
     round_board = RoundBoard()
     rounds = RoundMember(name, trainer, archive, round_board, clock)
 
     def on_swap(swap: Swap) -> None:
+        watch_desk.follow(swap)
         events = rounds.follow(swap)
         if events is None:
             jobs.follow(swap)
@@ -102,5 +105,10 @@ def build_deciders(
         checkpoint_interval_s=limits.checkpoint_interval_s,
     )
     return Deciders(
-        jobs=jobs, learner=learner, versions=versions, rounds=round_board, allotments=allotments
+        jobs=jobs,
+        learner=learner,
+        versions=versions,
+        watches=watch_desk,
+        rounds=round_board,
+        allotments=allotments,
     )

@@ -138,7 +138,8 @@ class ReturnToBase:
 
     adapter: str
     reason: str
-    """For the record of the decision."""
+    numbers: Mapping[str, Any]
+    """What speaks for it; both for the record of the decision."""
     reply: "Future[None]"
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from collm.errors import StateError
 from collm.gate.trial import TrialReport
-from collm.lora.state import AdapterState
 from collm.lora.store import AdapterStore
 from collm.metrics.exporter import ReplicaMetrics
 from collm.replica.archive import Archive
@@ -22,7 +21,6 @@ from collm.store.jobs import JobRecord, JobStatus
 from collm.training.base_version import BaseVersion
 from collm.training.events import TrainReport
 from collm.training.trainer import Trainer
-from collm.training.watches import Watches
 from collm.types import BASE, Evaluation, LearningState, VersionId
 
 _log = logging.getLogger(__name__)
@@ -33,7 +31,6 @@ class JobDesk:
 
     Args:
         trainer: Trains them.
-        watches: Makes the watches over what they learned.
         adapters: Names of adapters that learn can be asked for before their first version.
         archive: Writes rows.
         metrics: Counts steps.
@@ -43,14 +40,12 @@ class JobDesk:
     def __init__(
         self,
         trainer: Trainer,
-        watches: Watches,
         adapters: AdapterStore,
         archive: Archive,
         metrics: ReplicaMetrics,
         on_change: Callable[[], None],
     ) -> None:
         self._trainer = trainer
-        self._watches = watches
         self._adapters = adapters
         self._archive = archive
         self._metrics = metrics
@@ -204,18 +199,10 @@ class JobDesk:
         self._archive.write(lambda store: store.job_logs.add_event(job_id, level, text, kind, data))
 
     def follow(self, swap: Swap) -> None:
-        """Let training go on from what is served now; if it cannot, serving goes on alone.
-
-        What an adapter learned by itself is watched, be its job there or not; what somebody chose
-        is theirs to judge.
-        """
+        """Let training go on from what is served now; if it cannot, serving goes on alone."""
         adapter = swap.adapter
         if adapter in self._progress:
             self._progress[adapter].active = None  # it was of the version before
-        if swap.cause is not Cause.LEARNED:
-            self._trainer.unwatch(adapter)
-        elif swap.state is not None:
-            self._watch(adapter, swap.version, swap.state, swap.previous, swap.previous_state)
         if not self.is_training(adapter):
             return
         match swap.cause:
@@ -237,18 +224,6 @@ class JobDesk:
     def finish(self, adapter: str) -> None:
         """End a job that took all its steps."""
         self._end(adapter, JobStatus.SUCCEEDED)
-
-    def watch_again(self, adapter: str, version: VersionId) -> None:
-        """Go on watching what a job promoted before a restart, by the feedback from now on.
-
-        No effect if another version is active, or none is left to return to.
-        """
-        before = self._adapters.before(adapter)
-        if self._adapters.active(adapter) != version or before is None:
-            return
-        previous = None if before == BASE else before
-        previous_state = None if previous is None else self._adapters.state(previous)
-        self._watch(adapter, version, self._adapters.state(version), previous, previous_state)
 
     def fail(self, adapter: str, error: Exception) -> None:
         """Go on without an adapter's training; what it has published stays."""
@@ -316,17 +291,6 @@ class JobDesk:
             self._trainer.revert(adapter, base)
         else:
             self._trainer.reset(adapter, state)
-
-    def _watch(
-        self,
-        adapter: str,
-        version: VersionId,
-        state: AdapterState,
-        previous: VersionId | None,
-        previous_state: AdapterState | None,
-    ) -> None:
-        watch = self._watches.over(adapter, version, state, previous, previous_state)
-        self._trainer.watch(adapter, watch)
 
     def _redirect(self, adapter: str, change: Callable[[], None]) -> None:
         try:

@@ -121,7 +121,7 @@ def build_learning(
     )
     builder = _builder(engine, disk, settings, samples)
     update_configured_jobs(disk.data, settings.training.jobs)
-    restore_watches(deciders.jobs, disk.data)
+    restore_watches(deciders.watches, disk.data)
     restore_jobs(deciders.jobs, builder, disk.data)
     return LearningParts(
         trainer=trainer,
@@ -136,6 +136,7 @@ def build_learning(
             disk.library.base_digest,
             deciders.jobs.qualities,
             deciders.jobs.learning,
+            trainer.joint_watches,
             metrics.totals,
             deciders.allotments,
         ),

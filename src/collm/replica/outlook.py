@@ -7,7 +7,7 @@ from collm.pacing.config import PacingConfig
 from collm.replica.allotments import Allotments
 from collm.replica.engine_parts import EngineParts
 from collm.replica.job_progress import Quality
-from collm.types import LearningState, ReplicaSnapshot, StepCoefficients
+from collm.types import LearningState, ReplicaSnapshot, StepCoefficients, WatchState
 
 LONE_REPLICA = "replica"
 """Name of a replica that has no others beside it."""
@@ -26,6 +26,7 @@ class Outlook:
         base_digest: The base model's.
         qualities: Returns the quality of what is served, by adapter.
         learning: Returns how each adapter learns.
+        watched: Returns what is found of versions that rounds promoted, by adapter.
         totals: What was done so far.
         allotments: What a coordinator has allotted.
     """
@@ -38,6 +39,7 @@ class Outlook:
         base_digest: str,
         qualities: Callable[[], Mapping[str, Quality]],
         learning: Callable[[], Mapping[str, LearningState]],
+        watched: Callable[[], Mapping[str, WatchState]],
         totals: Totals,
         allotments: Allotments,
     ) -> None:
@@ -47,6 +49,7 @@ class Outlook:
         self._base_digest = base_digest
         self._qualities = qualities
         self._learning = learning
+        self._watched = watched
         self._totals = totals
         self._allotments = allotments
 
@@ -85,6 +88,7 @@ class Outlook:
             totals=self._totals.totals(),
             allocation=self._allotments.number,
             credit_scale=self._allotments.credit_scale,
+            watched=self._watched(),
         )
 
 

@@ -13,6 +13,7 @@ from collm.replica.job_builder import JobBuilder
 from collm.replica.job_settings import configured_settings
 from collm.replica.jobs import JobDesk
 from collm.replica.library import Library
+from collm.replica.watch_desk import WatchDesk
 from collm.store.data_folder import DataFolder
 from collm.store.jobs import JobRecord, JobStatus
 from collm.training.config import JobConfig
@@ -63,15 +64,13 @@ def _keep(adapters: AdapterStore, library: Library, version: VersionId) -> None:
         _log.error("%s is pinned and not served: %s", version, error)
 
 
-def restore_watches(jobs: JobDesk, data: DataFolder) -> None:
-    """Go on watching what jobs made last, ended ones too, where it is served.
+def restore_watches(watches: WatchDesk, data: DataFolder) -> None:
+    """Go on watching what was found better, whatever became of the job that made it.
 
     Jobs that train on take the watches over.
     """
-    made = data.jobs.results()
-    for adapter, version in data.decisions.active().items():
-        if version in made:
-            jobs.watch_again(adapter, version)
+    for decision in data.decisions.standing().values():
+        watches.resume(decision)
 
 
 def restore_jobs(jobs: JobDesk, builder: JobBuilder, data: DataFolder) -> None:

@@ -168,10 +168,10 @@ class RoundDesk:
         )
         return await self._post.ask(message, reply)
 
-    async def return_to_base(self, adapter: str, reason: str) -> None:
+    async def return_to_base(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> None:
         """Serve the bare base model under an adapter's name; returns when that is on disk."""
         reply: Future[None] = Future()
-        await self._post.ask(ReturnToBase(adapter, reason, reply), reply)
+        await self._post.ask(ReturnToBase(adapter, reason, numbers, reply), reply)
 
     # Comparisons
 

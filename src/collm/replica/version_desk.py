@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from collm.errors import CollmError, StateError
+from collm.gate.watch import REGRESSION
 from collm.lora.store import AdapterStore
 from collm.metrics.exporter import ReplicaMetrics, RollbackCause
 from collm.replica.archive import Archive
@@ -31,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 _REASONS: dict[RollbackCause, str] = {
     "asked": "asked for",
-    "regression": "regression on live feedback",
+    "regression": REGRESSION,
 }
 
 
@@ -140,7 +141,7 @@ class VersionDesk:
             previous,
             "asked",
             message.reason,
-            {},
+            message.numbers,
             lambda _version, _info, error: tell(message.reply, error),
         )
 

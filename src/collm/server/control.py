@@ -136,7 +136,7 @@ async def return_to_base(request: Request) -> Response:
     """Serve the base under an adapter's name; answered when new requests get it."""
     service = _alive(request)
     body = await read_as(ReturnBody, request, service.config.max_body_bytes)
-    await service.rounds.return_to_base(body.adapter, body.reason)
+    await service.rounds.return_to_base(body.adapter, body.reason, body.numbers)
     return JSONResponse({"adapter": body.adapter, "version": BASE})
 
 

@@ -61,7 +61,7 @@ class RoundDesk(Protocol):
         """
         ...
 
-    async def return_to_base(self, adapter: str, reason: str) -> None:
+    async def return_to_base(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> None:
         """Serve the bare base model under an adapter's name; no effect if that is so already."""
         ...
 

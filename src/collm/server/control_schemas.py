@@ -12,6 +12,7 @@ class ReturnBody(BaseModel):
 
     adapter: str
     reason: str
+    numbers: dict[str, Any]
 
 
 class PromoteBody(BaseModel):

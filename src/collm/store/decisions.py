@@ -77,16 +77,19 @@ class DecisionStore:
 
     def taken_back(self) -> tuple[str, ...]:
         """Return the adapters whose first version was taken back, and that have none since."""
+        return tuple(
+            adapter
+            for adapter, decision in self.standing().items()
+            if decision.kind is DecisionKind.ROLLBACK and decision.version == BASE
+        )
+
+    def standing(self) -> dict[str, Decision]:
+        """Return, of each adapter, the decision by which it is served as it is, by name."""
         rows = self._database.query(
-            "SELECT adapter, kind, version, max(id) FROM decisions WHERE kind != ? "
-            "GROUP BY adapter ORDER BY adapter",
+            "SELECT *, max(id) FROM decisions WHERE kind != ? GROUP BY adapter ORDER BY adapter",
             (DecisionKind.REFUSAL,),
         )
-        return tuple(
-            row["adapter"]
-            for row in rows
-            if row["kind"] == DecisionKind.ROLLBACK and row["version"] == BASE
-        )
+        return {row["adapter"]: _from_row(row) for row in rows}
 
     def history(self, adapter: str, limit: int | None = None) -> tuple[Decision, ...]:
         """Return the decisions about an adapter, or only the latest ``limit``; oldest first."""

@@ -165,11 +165,6 @@ class JobStore:
         rows = self._database.query("SELECT * FROM unfinished_jobs ORDER BY id")
         return tuple(_job(row) for row in rows)
 
-    def results(self) -> frozenset[VersionId]:
-        """Return the version that each job made last, of those that made one."""
-        rows = self._database.query("SELECT result FROM jobs WHERE result IS NOT NULL")
-        return frozenset(row["result"] for row in rows)
-
     def change(
         self,
         job_id: str,

@@ -38,6 +38,11 @@ class BaseVersion:
         )
 
 
+def is_of_round(metadata: Mapping[str, str]) -> bool:
+    """Return whether a round made a version, by what is kept beside it."""
+    return "round" in metadata
+
+
 def fresh_state(adapter: str, layout: LoraLayout) -> AdapterState:
     """Return a new adapter of a layout: the same one for all who learn ``adapter`` together."""
     seed = int.from_bytes(hashlib.sha256(adapter.encode()).digest()[:7], "big")

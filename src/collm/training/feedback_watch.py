@@ -12,6 +12,7 @@ from collm.training.events import Regression
 from collm.training.measuring import Measured, Meter
 from collm.training.microbatch import pack
 from collm.training.samples import TokenSample
+from collm.types import WatchState
 
 _MAX_PENDING = 256
 """Samples that wait to be measured; of a flood of feedback, the latest are enough."""
@@ -32,6 +33,7 @@ class FeedbackWatch:
         active: The version that was promoted.
         previous: The version before it.
         meter: Measures.
+        is_joint: Whether others, who watch the version too, decide by what all of them find.
     """
 
     def __init__(
@@ -41,7 +43,10 @@ class FeedbackWatch:
         active: AdapterState,
         previous: AdapterState,
         meter: Meter,
+        *,
+        is_joint: bool = False,
     ) -> None:
+        self.is_joint = is_joint
         self._adapter = adapter
         self._watch = watch
         self._active = active
@@ -62,6 +67,10 @@ class FeedbackWatch:
     def numbers(self) -> Mapping[str, Any]:
         """Return what was found so far; JSON-ready."""
         return self._watch.numbers()
+
+    def state(self) -> WatchState:
+        """Return what was found so far, for those who decide together."""
+        return self._watch.state()
 
     def add(self, samples: Iterable[TokenSample]) -> None:
         """Take in feedback that neither version was trained on, each sample once."""
@@ -95,8 +104,8 @@ class FeedbackWatch:
         return 2 * batch.num_tokens
 
     def verdict(self) -> Regression | None:
-        """Return what is to be told, if the promoted version is proven worse."""
-        if not self._watch.has_regressed:
+        """Return what is to be told, if the promoted version is proven worse here alone."""
+        if self.is_joint or not self._watch.has_regressed:
             return None
         return Regression(adapter=self._adapter, numbers=self._watch.numbers())
 

@@ -15,6 +15,7 @@ from collm.training.shares import FairShares
 from collm.training.snapshots import Program
 from collm.training.turns import Turns, Worker
 from collm.training.vigil import Vigil
+from collm.types import WatchState
 
 AnyJob = Job | RoundJob
 """What an adapter learns by: alone, or in rounds."""
@@ -78,7 +79,7 @@ class Trainer:
     def add(self, job: AnyJob) -> None:
         """Train another adapter; its share of time counts from now on.
 
-        A watch over its version goes on, but for one that others decide about too.
+        A watch over its version goes on, but for one of its own where others decide what is served.
         """
         assert job.name not in self._jobs, job.name
         self._jobs[job.name] = job
@@ -169,7 +170,7 @@ class Trainer:
         """Watch a promoted version on fresh feedback, in the place of another one's watch."""
         self.unwatch(adapter)
         job = self._jobs.get(adapter)
-        if isinstance(job, Job) and adapter not in self._paused:
+        if isinstance(job, Job) and adapter not in self._paused and not watch.is_joint:
             job.take_watch(watch)
         else:
             self._keep_vigil(adapter, watch)
@@ -179,6 +180,11 @@ class Trainer:
         self._end_vigil(adapter)
         if isinstance(job := self._jobs.get(adapter), Job):
             job.give_watch()
+
+    def joint_watches(self) -> dict[str, WatchState]:
+        """Return, by adapter, what was found so far of versions that others decide about too."""
+        watches = {name: vigil.watch for name, vigil in self._vigils.items()}
+        return {name: watch.state() for name, watch in watches.items() if watch.is_joint}
 
     def rebase(self, adapter: str, old: AdapterState | None, new: AdapterState) -> None:
         """Let ``adapter`` go on from ``new``, keeping what it learned since ``old``."""
@@ -260,23 +266,24 @@ class Trainer:
             self._keep_vigil(job.name, watch)
 
     def _give_watch(self, job: AnyJob) -> None:
-        """Let a job go on with the watch that there was without it."""
-        watch = self._end_vigil(job.name)
-        if watch is not None and isinstance(job, Job):
-            job.take_watch(watch)
+        """Let a job go on with the watch that there was without it, if it is the job's to end."""
+        vigil = self._vigils.get(job.name)
+        if vigil is None or vigil.watch.is_joint:
+            return
+        self._end_vigil(job.name)
+        if isinstance(job, Job):
+            job.take_watch(vigil.watch)
 
     def _keep_vigil(self, adapter: str, watch: FeedbackWatch) -> None:
         self._vigils[adapter] = vigil = Vigil(adapter, watch)
         self._shares.add(_key(vigil), vigil.weight)
 
-    def _end_vigil(self, adapter: str) -> FeedbackWatch | None:
-        """End a watch without a job; return what it found until now, if there was one."""
+    def _end_vigil(self, adapter: str) -> None:
+        """End a watch without a job, if there is one."""
         vigil = self._vigils.pop(adapter, None)
-        if vigil is None:
-            return None
-        self._shares.remove(_key(vigil))
-        self._turns.drop(vigil)
-        return vigil.watch
+        if vigil is not None:
+            self._shares.remove(_key(vigil))
+            self._turns.drop(vigil)
 
 
 def _key(worker: Worker) -> str:

@@ -1,4 +1,4 @@
-"""The watch over a promoted version while no job of its adapter learns."""
+"""The watch over a promoted version beside the jobs, or in the place of one."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from collm.training.snapshots import Program
 
 
 class Vigil:
-    """Goes on with a watch in the place of a job, which has ended or rests.
+    """Goes on with a watch where no job does: it has ended, or rests, or learns in rounds.
 
     A job's watch is paid out of what it learns; here nothing is learned, so the watch goes by free
-    time alone, and beside other adapters' jobs by a small weight.
+    time alone, and beside jobs by a small weight.
 
     Args:
         adapter: Whose version is watched.

@@ -10,6 +10,8 @@ from collm.types import BASE, VersionId
 
 _MAX_TOKENS = 1024
 """Most sample tokens of a micro-batch; the quanta are what bounds it."""
+_BEYOND_DOUBT = 1e-9
+"""Error at which a watch that others decide by has seen enough, however many they are."""
 
 
 class Watches:
@@ -36,12 +38,19 @@ class Watches:
         state: AdapterState,
         previous: VersionId | None,
         previous_state: AdapterState | None,
+        *,
+        is_joint: bool,
     ) -> FeedbackWatch:
-        """Return a watch over ``version``, against the one before it or the base."""
+        """Return a watch over ``version``, against the one before it or the base.
+
+        ``is_joint`` if its members decide about it together.
+        """
+        error = _BEYOND_DOUBT if is_joint else self._error
         return FeedbackWatch(
             adapter,
-            Watch(self._error, previous or BASE, version),
+            Watch(error, previous or BASE, version),
             state,
             previous_state or fresh_state(adapter, state.layout),
             Meter(self._decoder, adapter, self._limits),
+            is_joint=is_joint,
         )

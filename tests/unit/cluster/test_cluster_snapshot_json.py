@@ -8,11 +8,14 @@ import pytest
 from collm.cluster.snapshot_json import from_json, to_json
 from collm.errors import DataError
 from collm.types import (
+    BASE,
     AdapterTotals,
     Evaluation,
     GradientSums,
     LearningState,
     ReplicaTotals,
+    VersionId,
+    WatchState,
 )
 from factories.snapshots import make_snapshot
 
@@ -58,6 +61,49 @@ def test_a_bad_total_is_refused_and_named(path: tuple[str, ...], bad: object) ->
         inner = inner[name]
     inner[path[-1]] = bad
     with pytest.raises(DataError, match="totals." + ".".join(path)):
+        from_json(value, url="", taken_at_s=0.0)
+
+
+def watching_snapshot():
+    one, two = VersionId("a@1"), VersionId("a@2")
+    return make_snapshot(
+        watched={
+            "a": WatchState(
+                active=two,
+                previous=one,
+                capital=3.5,
+                num_samples=4,
+                active_loss=2.0,
+                previous_loss=1.5,
+            ),
+            "b": WatchState(active=VersionId("b@1"), previous=BASE, capital=1.0, num_samples=0),
+        }
+    )
+
+
+def test_what_is_found_on_feedback_survives_its_way_through_json() -> None:
+    snapshot = watching_snapshot()
+    value = json.loads(json.dumps(to_json(snapshot)))
+    assert from_json(value, url="", taken_at_s=0.0).watched == snapshot.watched
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("active", ""),
+        ("previous", None),
+        ("capital", math.inf),
+        ("capital", -1.0),
+        ("num_samples", 1.5),
+        ("active_loss", math.nan),
+        ("is_finite", 1),
+        ("unheard_of", 1),
+    ],
+)
+def test_a_bad_finding_on_feedback_is_refused_and_named(field: str, bad: object) -> None:
+    value = json.loads(json.dumps(to_json(watching_snapshot())))
+    value["watched"]["a"][field] = bad
+    with pytest.raises(DataError, match=f"watched.a.{field}"):
         from_json(value, url="", taken_at_s=0.0)
 
 

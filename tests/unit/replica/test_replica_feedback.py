@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from collm.errors import RequestError, StateError, UnknownObjectError
+from collm.gate.trial import Verdict
 from collm.lora.peft_folder import save_peft
 from collm.lora.state import AdapterState
 from collm.model.checkpoint import Checkpoint
@@ -262,9 +263,11 @@ def test_feedback_rolls_back_what_an_ended_job_promoted_also_after_a_restart(
             metadata={},
             write=lambda folder: save_peft(wild, folder, BASE_MODEL),
         )
-        data.decisions.promote(VersionId("tutor@2"), "better on held-out samples", {})
+        better = {"verdict": Verdict.BETTER.value}
+        data.decisions.promote(VersionId("tutor@2"), "better on held-out samples", better)
+        # Cancelled while its promotion was being noted, so that it knows of no result.
         job = data.jobs.add(adapter="tutor", settings={}, is_continuous=False)
-        data.jobs.change(job.job_id, status=JobStatus.SUCCEEDED, result=VersionId("tutor@2"))
+        data.jobs.change(job.job_id, status=JobStatus.CANCELLED)
     replica = opened()
 
     def active():

@@ -13,7 +13,6 @@ from collm.replica.inbox import (
     PauseJob,
     RemoveSample,
     ResumeJob,
-    Unload,
 )
 from collm.store.jobs import JobStatus
 from collm.training.events import (
@@ -105,84 +104,6 @@ def test_job_built_before_another_version_became_active_goes_on_from_that():
     world.folder.changes.clear()
     world.add_job(base="a@1")
     assert len(world.trainer.redirections) == 1
-
-
-def restarted(num_promoted, result):
-    """A job that is taken up again when so many versions of its own were promoted."""
-    world = World()
-    for seed in range(1, num_promoted + 1):
-        world.promote_learned(seed)
-    send(world, CancelJob)
-    world.trainer.calls.clear()
-    world.deciders.jobs.watch_again("a", result)
-    return world
-
-
-@pytest.mark.parametrize(("num_promoted", "previous"), [(1, None), (2, "a@1")])
-def test_version_that_a_job_promoted_is_watched_again_after_a_restart(num_promoted, previous):
-    world = restarted(num_promoted, result=f"a@{num_promoted}")
-    assert world.trainer.watched == {"a": (f"a@{num_promoted}", previous)}
-
-
-def test_version_that_was_not_the_jobs_or_has_none_before_it_is_not_watched():
-    assert restarted(2, result="a@1").trainer.watched == {}
-    world = World()
-    for seed in (1, 2, 3):
-        world.promote_learned(seed)
-    world.roll_back()
-    world.deciders.jobs.watch_again("a", "a@2")
-    assert world.trainer.watched == {}
-
-
-def test_what_a_job_promoted_is_watched_and_what_somebody_chose_is_not():
-    world = World()
-    world.promote_learned(1)
-    assert world.trainer.watched == {"a": ("a@1", None)}
-    world.promote_learned(2)
-    assert world.trainer.watched == {"a": ("a@2", "a@1")}
-    world.ask(9, 9)
-    assert world.trainer.watched == {}
-    world.promote_learned(3)
-    world.roll_back()
-    assert world.trainer.watched == {}
-
-
-def test_watch_outlives_its_job_and_ends_with_the_adapter():
-    world = World()
-    world.promote_learned(1)
-    send(world, CancelJob)
-    assert world.trainer.watched == {"a": ("a@1", None)}
-    reply = Future()
-    world.put(Unload("a", reply))
-    assert reply.result(0) is None
-    assert world.trainer.watched == {}
-
-
-def test_candidate_that_is_on_record_when_its_job_ends_is_watched():
-    world = World()
-    world.learn(1)
-    world.worker.is_held = True
-    world.turn()
-    world.worker.write_held()
-    world.handle()
-    send(world, CancelJob)
-    while world.worker.num_held:
-        world.worker.write_held()
-    world.worker.is_held = False
-    world.handle()
-    world.turn()
-    assert world.trainer.adapters == ()
-    assert world.active == "a@1", "its promotion was being recorded"
-    assert world.trainer.watched == {"a": ("a@1", None)}
-
-
-def test_watch_that_fails_ends_alone():
-    world = World()
-    world.promote_learned(1)
-    world.trainer.is_watching = True
-    world.learner.training_failed("a", RuntimeError("no memory"))
-    assert world.trainer.adapters == ("a",)
-    assert world.trainer.watched == {}
 
 
 def test_job_built_before_the_first_version_was_taken_back_begins_afresh():

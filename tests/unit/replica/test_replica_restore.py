@@ -1,40 +1,42 @@
 """What a process takes up again of what the data folder says."""
 
+from collm.gate.trial import Verdict
 from collm.replica.restore import restore_watches
 from collm.store.data_folder import DataFolder
-from collm.store.jobs import JobStatus
 from collm.types import VersionId
 
+BETTER = {"verdict": Verdict.BETTER.value}
 
-class NotedJobs:
-    """Notes what is to be watched."""
+
+class NotedWatches:
+    """Notes by what decision an adapter is served as it is."""
 
     def __init__(self):
-        self.watched = []
+        self.resumed = []
 
-    def watch_again(self, adapter, version):
-        self.watched.append((adapter, version))
+    def resume(self, decision):
+        self.resumed.append((decision.version, decision.numbers))
 
 
-def make(data, adapter, *labels, status, is_result=True):
-    """Publish and promote versions, of which a job of the adapter's made the last, or none."""
+def promote(data, adapter, *labels, numbers):
     for label in labels:
         data.versions.publish(
             adapter, label, digest=label, base_digest="b", rank=4, metadata={}, write=lambda _: None
         )
-        version = VersionId(f"{adapter}@{label}")
-        data.decisions.promote(version, "better", {})
-    job = data.jobs.add(adapter=adapter, settings={}, is_continuous=True)
-    data.jobs.change(job.job_id, status=status, result=version if is_result else None)
+        data.decisions.promote(VersionId(f"{adapter}@{label}"), "why", numbers)
 
 
-def test_what_jobs_made_is_watched_again_whether_they_have_ended_or_not(tmp_path):
-    jobs = NotedJobs()
+def test_what_was_found_better_is_watched_again_whatever_became_of_its_job(tmp_path):
+    watches = NotedWatches()
     with DataFolder(tmp_path, max_versions=5, now_s=lambda: 0.0) as data:
-        make(data, "ended", "1", "2", status=JobStatus.SUCCEEDED)
-        make(data, "running", "1", status=JobStatus.RUNNING)
-        make(data, "imported", "1", status=JobStatus.CANCELLED, is_result=False)
-        make(data, "taken-back", "1", "2", status=JobStatus.CANCELLED)
-        data.decisions.rollback(VersionId("taken-back@1"), "worse", {})
-        restore_watches(jobs, data)
-    assert jobs.watched == [("ended", "ended@2"), ("running", "running@1")]
+        promote(data, "learned", "1", "2", numbers=BETTER)
+        data.decisions.refuse("learned", None, "worse", {"verdict": "worse"})
+        promote(data, "imported", "1", numbers={})
+        promote(data, "taken-back", "1", "2", numbers=BETTER)
+        data.decisions.rollback(VersionId("taken-back@1"), "worse", {"evidence": 120.0})
+        restore_watches(watches, data)
+    assert watches.resumed == [
+        ("imported@1", {}),
+        ("learned@2", BETTER),
+        ("taken-back@1", {"evidence": 120.0}),
+    ]

@@ -129,7 +129,7 @@ def test_an_adapter_returns_to_the_base_and_the_next_round_begins_there(
     asyncio.run(replica.rounds.promote("tutor@1", "better", {}))
     wait_until(lambda: replica.rounds.state().active == {"tutor": "tutor@1"})
     for _ in range(2):
-        asyncio.run(replica.rounds.return_to_base("tutor", "rolled back"))
+        asyncio.run(replica.rounds.return_to_base("tutor", "rolled back", {}))
     wait_until(lambda: replica.rounds.state().active == {})
     assert [row.version for row in replica.data.decisions.history("tutor")] == ["tutor@1", "base"]
     assert train(replica, 2).base_version is None

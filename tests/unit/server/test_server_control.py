@@ -206,11 +206,11 @@ def test_a_version_is_published_once_and_promoted(desk, ask):
 
 
 def test_an_adapter_is_returned_to_the_base(desk, ask):
-    ask(lambda control: control.return_to_base("a", "rolled back"))
-    assert desk.returns == [("a", "rolled back")]
+    ask(lambda control: control.return_to_base("a", "worse", {"evidence": 120.0}))
+    assert desk.returns == [("a", "worse", {"evidence": 120.0})]
     desk.refusal = StateError("busy")
     with pytest.raises(StateError):
-        ask(lambda control: control.return_to_base("a", "rolled back"))
+        ask(lambda control: control.return_to_base("a", "worse", {}))
 
 
 def test_another_content_under_a_known_name_is_no_matter_of_time(desk, ask):

@@ -76,6 +76,18 @@ def test_adapter_is_taken_back_until_another_version_of_it_is_promoted(data: Dat
     assert data.decisions.taken_back() == ()
 
 
+def test_decision_that_stands_is_the_latest_that_changed_what_is_served(data: DataFolder) -> None:
+    assert data.decisions.standing() == {}
+    data.decisions.promote(ONE, "better", {"verdict": "better"})
+    data.decisions.promote(TWO, "better", {"verdict": "better"})
+    data.decisions.refuse("a", None, "no better", {})
+    standing = data.decisions.standing()["a"]
+    assert (standing.version, standing.numbers) == (TWO, {"verdict": "better"})
+    data.decisions.rollback(ONE, "worse", {})
+    standing = data.decisions.standing()["a"]
+    assert (standing.kind, standing.version) == (DecisionKind.ROLLBACK, ONE)
+
+
 def test_first_version_is_the_latest_that_took_the_place_of_none(data: DataFolder) -> None:
     assert data.decisions.first() == {}
     data.decisions.promote(ONE, "better", {})

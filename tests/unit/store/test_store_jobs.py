@@ -157,14 +157,6 @@ def test_unknown_job_is_named_by_every_method(store: JobStore) -> None:
             use()
 
 
-def test_results_are_the_latest_versions_of_jobs_that_made_one(store: JobStore) -> None:
-    jobs = [add(store, name) for name in "abc"]
-    store.change(jobs[0].job_id, result=VersionId("a@1"))
-    store.change(jobs[0].job_id, result=VersionId("a@2"), status=JobStatus.SUCCEEDED)
-    store.change(jobs[1].job_id, result=VersionId("b@1"))
-    assert store.results() == {"a@2", "b@1"}
-
-
 def test_jobs_are_listed_newest_first_page_by_page(store: JobStore) -> None:
     jobs = [add(store, name) for name in "abcde"]
     page = store.list(limit=2)

@@ -5,41 +5,24 @@ import pytest
 from collm.clock import ManualClock
 from collm.lora.state import AdapterState, initial_state
 from collm.model.decoder import Decoder
-from collm.training.events import Regression, TrainingEvent
 from collm.training.feedback_watch import FeedbackWatch
 from collm.training.trainer import Trainer
 from collm.types import BASE, VersionId
 from factories.training import (
+    RIGHT_ANSWER,
     gate_config,
     job_config,
     lessons,
     make_job,
     make_watches,
     mean_loss,
+    regressions,
     run_until,
     steps,
-    taught_state,
-    tiny_decoder,
 )
 
-RIGHT, WRONG = (5, 6, 7, 8), (15, 16, 17, 18)
 ONE, TWO = VersionId("a@1"), VersionId("a@2")
-FEEDBACK = lessons(40, RIGHT, seed=33)
-
-
-@pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
-    return tiny_decoder(tmp_path_factory.mktemp("watch"), "mistral")
-
-
-@pytest.fixture(scope="module")
-def right(decoder: Decoder) -> AdapterState:
-    return taught_state(decoder, RIGHT)
-
-
-@pytest.fixture(scope="module")
-def wrong(decoder: Decoder) -> AdapterState:
-    return taught_state(decoder, WRONG)
+FEEDBACK = lessons(40, RIGHT_ANSWER, seed=33)
 
 
 def trainer_on(decoder: Decoder, start: AdapterState, **gate: float) -> Trainer:
@@ -47,8 +30,8 @@ def trainer_on(decoder: Decoder, start: AdapterState, **gate: float) -> Trainer:
         decoder,
         job_config(),
         start=start,
-        training=lessons(30, RIGHT, seed=1),
-        held_out=lessons(20, RIGHT, seed=2),
+        training=lessons(30, RIGHT_ANSWER, seed=1),
+        held_out=lessons(20, RIGHT_ANSWER, seed=2),
         gate=gate_config(**gate),
     )
     trainer = Trainer([job], ManualClock())
@@ -63,11 +46,7 @@ def watch_over(
     previous: VersionId | None,
     previous_state: AdapterState | None,
 ) -> FeedbackWatch:
-    return make_watches(decoder).over("a", version, state, previous, previous_state)
-
-
-def regressions(events: list[TrainingEvent]) -> list[Regression]:
-    return [event for event in events if isinstance(event, Regression)]
+    return make_watches(decoder).over("a", version, state, previous, previous_state, is_joint=False)
 
 
 def test_a_version_that_is_worse_on_feedback_regresses_once(
@@ -81,7 +60,7 @@ def test_a_version_that_is_worse_on_feedback_regresses_once(
     numbers = found.numbers
     assert (numbers["active"], numbers["previous"]) == (TWO, ONE)
     assert numbers["active_loss"] > numbers["previous_loss"] + 1.0
-    trainer.add_samples("a", lessons(40, RIGHT, seed=34))
+    trainer.add_samples("a", lessons(40, RIGHT_ANSWER, seed=34))
     assert not regressions(run_until(trainer, steps(10)))
 
 

@@ -26,12 +26,18 @@ from collm.training.round_job import RoundJob
 from collm.training.trainer import Trainer
 from collm.types import GradientSums, VersionId
 from factories.training import (
+    RIGHT_ANSWER,
     FixedSizes,
+    TickingClock,
+    all_that_is_due,
     gate_config,
     job_config,
     lessons,
     make_corpus,
+    make_job,
+    make_watches,
     random_state,
+    regressions,
     reports,
     run_quanta,
     run_until,
@@ -39,7 +45,7 @@ from factories.training import (
     tiny_decoder,
 )
 
-ANSWER = (5, 6, 7, 8)
+ANSWER = RIGHT_ANSWER
 HELD_OUT = lessons(6, ANSWER, seed=2)
 
 
@@ -396,3 +402,63 @@ def test_a_paused_job_gives_what_it_has_when_asked(decoder):
     world.trainer.pause("a")
     world.events += world.trainer.cut_round("a")
     assert world.update(1).num_tokens > 0
+
+
+@pytest.fixture
+def joint_watch(decoder, right, wrong):
+    """Of a version that a round promoted and that is worse than the one before it."""
+    one, two = VersionId("a@1"), VersionId("a@2")
+    return make_watches(decoder).over("a", two, wrong, one, right, is_joint=True)
+
+
+def test_what_a_round_promoted_is_watched_beside_its_job_and_others_decide(decoder, joint_watch):
+    trainer = Trainer([make_round_job(decoder)], ManualClock())
+    trainer.watch("a", joint_watch)
+    assert trainer.joint_watches()["a"].capital == 1.0
+    trainer.add_samples("a", lessons(40, ANSWER, seed=33))
+    assert not regressions(all_that_is_due(trainer))
+    found = trainer.joint_watches()["a"]
+    assert (found.active, found.previous) == ("a@2", "a@1")
+    assert found.capital > 1e6, "beyond what it would take here alone"
+    assert found.active_loss > found.previous_loss + 1.0
+    trainer.unwatch("a")
+    assert trainer.joint_watches() == {}
+
+
+def test_a_joint_watch_goes_on_whatever_becomes_of_the_job(decoder, joint_watch):
+    trainer = Trainer([], ManualClock())
+    trainer.watch("a", joint_watch)
+    for number, change in enumerate(
+        (
+            lambda: trainer.add(make_round_job(decoder)),
+            lambda: trainer.pause("a"),
+            lambda: trainer.resume("a"),
+            lambda: trainer.remove("a"),
+        ),
+        start=1,
+    ):
+        change()
+        trainer.add_samples("a", lessons(1, ANSWER, seed=number))
+        all_that_is_due(trainer)
+        assert trainer.joint_watches()["a"].num_samples == number
+
+
+def test_a_watch_of_its_own_ends_where_rounds_decide_what_is_served(decoder, right, wrong):
+    one, two = VersionId("a@1"), VersionId("a@2")
+    trainer = Trainer([], ManualClock())
+    trainer.watch("a", make_watches(decoder).over("a", two, wrong, one, right, is_joint=False))
+    trainer.add(make_round_job(decoder))
+    trainer.add_samples("a", lessons(40, ANSWER, seed=33))
+    assert not regressions(all_that_is_due(trainer))
+    assert trainer.joint_watches() == {}
+
+
+def test_a_joint_watch_is_not_the_business_of_a_job_that_learns_alone(decoder, joint_watch):
+    job = make_job(decoder, start=fresh_state("a", layout(decoder)))
+    trainer = Trainer([job], TickingClock())
+    trainer.watch("a", joint_watch)
+    trainer.pause("a")
+    trainer.resume("a")
+    trainer.add_samples("a", lessons(30, ANSWER, seed=33))
+    events = run_until(trainer, lambda _: trainer.joint_watches()["a"].num_samples == 30)
+    assert not regressions(events)

@@ -8,49 +8,36 @@ from collm.clock import ManualClock
 from collm.lora.state import AdapterState
 from collm.model.decoder import Decoder
 from collm.pacing.quanta import COMPARING, Quantum, QuantumKind
-from collm.training.events import Regression, TrainingEvent
+from collm.training.events import TrainingEvent
 from collm.training.feedback_watch import FeedbackWatch
 from collm.training.job import Job
 from collm.training.samples import TokenSample
 from collm.training.trainer import Trainer
 from collm.types import VersionId
 from factories.training import (
+    RIGHT_ANSWER,
+    TickingClock,
+    all_that_is_due,
     gate_config,
     job_config,
     lessons,
     make_job,
     make_watches,
+    regressions,
     reports,
     run_quanta,
     run_until,
     steps,
-    taught_state,
-    tiny_decoder,
 )
 
-RIGHT, WRONG = (5, 6, 7, 8), (15, 16, 17, 18)
-FEEDBACK = lessons(40, RIGHT, seed=33)
-
-
-@pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
-    return tiny_decoder(tmp_path_factory.mktemp("vigil"), "mistral")
-
-
-@pytest.fixture(scope="module")
-def right(decoder: Decoder) -> AdapterState:
-    return taught_state(decoder, RIGHT)
-
-
-@pytest.fixture(scope="module")
-def wrong(decoder: Decoder) -> AdapterState:
-    return taught_state(decoder, WRONG)
+FEEDBACK = lessons(40, RIGHT_ANSWER, seed=33)
 
 
 @pytest.fixture
 def watch(decoder: Decoder, right: AdapterState, wrong: AdapterState) -> FeedbackWatch:
     """Of a version that is worse than the one before it."""
-    return make_watches(decoder).over("a", VersionId("a@2"), wrong, VersionId("a@1"), right)
+    one, two = VersionId("a@1"), VersionId("a@2")
+    return make_watches(decoder).over("a", two, wrong, one, right, is_joint=False)
 
 
 def job_on(decoder: Decoder, start: AdapterState, adapter: str = "a") -> Job:
@@ -58,18 +45,10 @@ def job_on(decoder: Decoder, start: AdapterState, adapter: str = "a") -> Job:
         decoder,
         job_config(adapter),
         start=start,
-        training=lessons(30, RIGHT, seed=1),
-        held_out=lessons(20, RIGHT, seed=2),
+        training=lessons(30, RIGHT_ANSWER, seed=1),
+        held_out=lessons(20, RIGHT_ANSWER, seed=2),
         gate=gate_config(evaluation_share=0.5),
     )
-
-
-def regressions(events: list[TrainingEvent]) -> list[Regression]:
-    return [event for event in events if isinstance(event, Regression)]
-
-
-def all_that_is_due(trainer: Trainer) -> list[TrainingEvent]:
-    return run_until(trainer, lambda _: False)
 
 
 def num_seen(watch: FeedbackWatch) -> int:
@@ -87,7 +66,7 @@ def test_a_version_without_a_job_regresses_once(watch: FeedbackWatch) -> None:
         "a@2",
         "a@1",
     )
-    trainer.add_samples("a", lessons(40, RIGHT, seed=34))
+    trainer.add_samples("a", lessons(40, RIGHT_ANSWER, seed=34))
     assert trainer.peek() is None
 
 
@@ -143,7 +122,7 @@ def test_a_job_that_goes_on_or_begins_takes_the_watch_over(
     ):
         take_over()
         before = num_seen(watch)
-        trainer.add_samples("a", lessons(2, RIGHT, seed=before))
+        trainer.add_samples("a", lessons(2, RIGHT_ANSWER, seed=before))
         run_until(trainer, lambda _, before=before: num_seen(watch) == before + 2)
         assert not trainer.is_watching, "it is the job that compares"
 
@@ -172,12 +151,7 @@ def test_samples_whose_comparing_was_cut_off_are_compared_once(
 def test_a_watch_takes_little_of_the_time_of_other_adapters_jobs(
     decoder: Decoder, wrong: AdapterState, watch: FeedbackWatch
 ) -> None:
-    class QuantumClock(ManualClock):
-        def now_s(self) -> float:
-            self.advance(1.0)
-            return super().now_s()
-
-    trainer = Trainer([job_on(decoder, wrong, "b")], QuantumClock())
+    trainer = Trainer([job_on(decoder, wrong, "b")], TickingClock())
     run_until(trainer, steps(2))
     watch._watch = Mock(has_regressed=False)
     trainer.watch("a", watch)
@@ -185,7 +159,7 @@ def test_a_watch_takes_little_of_the_time_of_other_adapters_jobs(
     seed = 100
     while sum(num_of.values()) < 2_000:
         if not watch.num_rows_due:
-            trainer.add_samples("a", lessons(20, RIGHT, seed=seed))
+            trainer.add_samples("a", lessons(20, RIGHT_ANSWER, seed=seed))
             seed += 1
         quantum = trainer.peek()
         assert quantum is not None
