@@ -33,5 +33,8 @@ class Rounds:
         pause = "a round needs 2 replicas of one base model; 1 answer"
         return {"clinc": {"active": "clinc@3", "pause": pause, "rounds": [row]}}
 
+    def refusals(self, adapter, limit):
+        return ()
+
     async def roll_back(self, adapter):
         raise AssertionError("not asked for here")

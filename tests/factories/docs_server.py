@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -36,6 +36,7 @@ from collm.server.front.backends import FrontBackends
 from collm.server.front.run import serve_front
 from collm.server.run import bind
 from collm.server.service import Membership
+from collm.store.decisions import Decision
 from collm.types import BASE
 from factories.checkpoints import tiny_checkpoint
 from factories.replicas import SAMPLES, learning, publish_on_disk, settings, training, wait_until
@@ -51,6 +52,9 @@ class OneRound:
     def status(self) -> dict[str, Any]:
         rounds = [{"round": 1, "status": "done"}]
         return {"intents": {"active": "intents@1", "pause": None, "rounds": rounds}}
+
+    def refusals(self, adapter: str, limit: int | None) -> Sequence[Decision]:
+        return ()
 
     async def roll_back(self, adapter: str) -> Spread:
         return Spread(version=BASE, reached=(REPLICA,), missed={})

@@ -18,6 +18,7 @@ from collm.cluster.taking_back import TakingBack
 from collm.cluster.timing import Timing
 from collm.errors import CollmError
 from collm.federated.rounds import RoundPlan, RoundStatus
+from collm.store.decisions import Decision, DecisionKind
 from collm.store.front_folder import FrontFolder
 from collm.store.rounds import MemberRecord, RoundRecord
 from collm.types import ReplicaSnapshot, VersionId
@@ -122,6 +123,14 @@ class Coordinator:
     def caught_up(self, adapter: str) -> Collection[str] | None:
         """Return the replicas that serve an adapter as they should; ``None`` if nobody must."""
         return self._catch_up.caught_up(adapter)
+
+    def refusals(self, adapter: str, limit: int | None = None) -> tuple[Decision, ...]:
+        """Return the decisions against an adapter's candidates, or only the latest; oldest first.
+
+        What is served instead each replica has on record itself, of these it knows nothing.
+        """
+        refused = self._folder.rounds.ended(adapter, RoundStatus.REFUSED, limit)
+        return tuple(_refusal(record) for record in refused)
 
     def status(self) -> dict[str, Any]:
         """Return how learning together stands, as plain JSON values: an entry per adapter."""
@@ -255,6 +264,20 @@ def _wait_after(record: RoundRecord, backoff: Backoff) -> float:
     if record.status != RoundStatus.ABANDONED or record.ended_at_s is None:
         return 0.0
     return backoff.after(max(0.0, record.ended_at_s - record.started_at_s))
+
+
+def _refusal(record: RoundRecord) -> Decision:
+    assert record.ended_at_s is not None
+    verdict = (record.reason or "").replace("_", " ")
+    return Decision(
+        decided_at_s=record.ended_at_s,
+        kind=DecisionKind.REFUSAL,
+        adapter=record.adapter,
+        version=record.candidate,
+        previous=record.plan["base_version"],
+        reason=f"{verdict} in round {record.round}",
+        numbers=record.results["gate"],
+    )
 
 
 def _round_status(record: RoundRecord, parts: Sequence[MemberRecord]) -> dict[str, Any]:

@@ -261,6 +261,15 @@ class RoundJournal:
         )
         return tuple(_round(row) for row in rows)
 
+    def ended(self, adapter: str, status: str, limit: int | None) -> tuple[RoundRecord, ...]:
+        """Return an adapter's rounds that ended so, or only the latest ``limit``; oldest first."""
+        rows = self._database.query(
+            "SELECT * FROM rounds WHERE adapter = ? AND ended_at_s IS NOT NULL AND status = ? "
+            "ORDER BY round DESC LIMIT ?",
+            (adapter, status, -1 if limit is None else limit),
+        )
+        return tuple(_round(row) for row in reversed(rows))
+
     def num_ended(self, adapter: str, statuses: Iterable[str]) -> int:
         """Return how many of an adapter's rounds ended in one of these ways."""
         rows = self._database.query(

@@ -10,6 +10,7 @@ from collm.cluster.round_config import RoundConfig
 from collm.cluster.timing import Timing
 from collm.errors import StateError, UnknownAdapterError
 from collm.federated.rounds import RoundStatus
+from collm.store.decisions import DecisionKind
 from collm.store.front_folder import FrontFolder
 from collm.types import BASE
 from factories.fake_members import DIGEST, FakeCluster, FakeMember
@@ -304,6 +305,24 @@ def test_step_that_fails_is_tried_again(
     run_until(
         coordinator(cluster, folder, TIMING, CONFIG), lambda: statuses(folder)[:1] == ["done"]
     )
+
+
+def test_candidate_that_members_refused_is_told_with_its_numbers(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    rounds = Rounds(cluster, folder)
+    rounds.run()
+    for member in cluster.members.values():
+        member.increase = 0.5
+    refused = rounds.run()
+    coordinating = coordinator(cluster, folder, TIMING, CONFIG)
+    (row,) = coordinating.refusals(ADAPTER)
+    assert (row.kind, row.version, row.previous) == (DecisionKind.REFUSAL, "ours@2", "ours@1")
+    assert row.reason == "slice worse in round 2"
+    assert row.numbers == refused.results["gate"]
+    rounds.run()
+    assert [one.version for one in coordinating.refusals(ADAPTER, 1)] == ["ours@3"]
+    assert coordinating.refusals("another") == ()
 
 
 def test_status_shows_versions_rounds_and_members(

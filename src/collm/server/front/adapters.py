@@ -1,6 +1,7 @@
 """Adapters through the front: lists over all replicas, and changes that each of them makes."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -32,15 +33,24 @@ async def list_versions(http: Request) -> Response:
 
 @router.get("/adapters/{name}/history")
 async def show_history(http: Request, name: str) -> Response:
-    """List what every replica decided about an adapter, oldest first."""
+    """List what every replica decided about an adapter, and for all of them the front.
+
+    Oldest first. Rows of the front's have no replica: candidates of rounds that none ever served.
+    """
     asked = {name: value for name, value in http.query_params.items() if name != REPLICA}
     limit = parse_query(HistoryQuery, asked).limit
-    return await _list(http, lambda row: (row["decided_at_s"], row["replica"]), limit)
+    refusals = front_of(http).backends.rounds.refusals(name, limit)
+    own = [{**asdict(one), "replica": None} for one in refusals]
+    return await _list(http, lambda row: (row["decided_at_s"], row["replica"] or ""), limit, own)
 
 
 async def _list(
-    http: Request, place: Callable[[dict[str, Any]], Any], num_last: int | None = None
+    http: Request,
+    place: Callable[[dict[str, Any]], Any],
+    num_last: int | None = None,
+    own: Sequence[dict[str, Any]] = (),
 ) -> Response:
+    """Return the rows of all replicas, and the front's ``own``, each in its place."""
     gateway = Gateway(front_of(http), http)
     named, query = split_query(http)
     if named is not None:
@@ -48,10 +58,10 @@ async def _list(
         return await gateway.relay(named, gateway.call(query=query))
     replies, _ = await gateway.ask_each(gateway.live_ids, gateway.call())
     found = [reply for reply in replies if reply.is_ok]
-    if replies and not found:
+    if replies and not found and not own:
         return replies[0].response()
     rows = [{**row, "replica": reply.replica_id} for reply in found for row in reply.json()["data"]]
-    rows.sort(key=place)
+    rows = sorted([*rows, *own], key=place)
     shown = rows if num_last is None else rows[-num_last:]
     missing = gateway.missing(reply.replica_id for reply in replies)
     return JSONResponse({"object": "list", "data": shown}, headers=_said(missing))

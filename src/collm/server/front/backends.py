@@ -1,6 +1,6 @@
 """What the front's routes act on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from collm.cluster.spreading import Spread
 from collm.errors import UnknownAdapterError
 from collm.metrics.front import FrontMetrics
 from collm.metrics.traces import NoTraces, Traces
+from collm.store.decisions import Decision
 
 
 class Rounds(Protocol):
@@ -23,6 +24,10 @@ class Rounds(Protocol):
 
         An entry has the ``active`` version, ``None`` before the first, and the latest ``rounds``.
         """
+        ...
+
+    def refusals(self, adapter: str, limit: int | None) -> Sequence[Decision]:
+        """Return the decisions against candidates of an adapter's rounds, oldest first."""
         ...
 
     async def roll_back(self, adapter: str) -> Spread:
@@ -36,6 +41,10 @@ class NoRounds:
     def status(self) -> Mapping[str, Any]:
         """Return no adapter."""
         return {}
+
+    def refusals(self, adapter: str, limit: int | None) -> Sequence[Decision]:
+        """Return no decision."""
+        return ()
 
     async def roll_back(self, adapter: str) -> Spread:
         """Raise ``UnknownAdapterError``."""

@@ -8,11 +8,22 @@ import pytest
 from collm.cluster.endpoints import Endpoint
 from collm.cluster.spreading import Spread
 from collm.errors import RequestError
+from collm.store.decisions import Decision, DecisionKind
 from factories.fake_backends import fake_backends
 from factories.fake_desks import OLD_VERSION, FakeAdapterDesk
 from factories.fake_replica import VERSION
 from factories.front_server import running_front
 from factories.server_thread import running_server
+
+REFUSAL = Decision(
+    decided_at_s=0.5,
+    kind=DecisionKind.REFUSAL,
+    adapter="helper",
+    version="helper@3",
+    previous=None,
+    reason="slice worse in round 3",
+    numbers={"increase": 0.25},
+)
 
 
 class FakeRounds:
@@ -23,6 +34,9 @@ class FakeRounds:
 
     def status(self):
         return {"shared": {"active": self.active, "rounds": [{"round": 2}]}}
+
+    def refusals(self, adapter, limit):
+        return (REFUSAL,)
 
     async def roll_back(self, adapter):
         return Spread(self.before, ("r0",), {"r1": "too slow"})
@@ -85,6 +99,23 @@ def test_history_is_merged_and_an_unknown_adapter_is_404(two_desks):
             wrong = await front.http.get("/adapters/helper/history", params={"limit": 0})
             assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "limit")
             assert (await front.http.get("/adapters/nobody/history")).status_code == 404
+
+    asyncio.run(main())
+
+
+def test_history_has_what_the_front_decided_against_for_all_replicas(two_desks):
+    async def main():
+        async with two_desks(rounds=FakeRounds()) as (front, one, two):
+            rows = (await front.http.get("/adapters/helper/history")).json()["data"]
+            assert sorted(row["replica"] or "" for row in rows) == ["", "r0", "r1"]
+            (own,) = (row for row in rows if row["replica"] is None)
+            assert (own["kind"], own["version"]) == ("refusal", "helper@3")
+            assert own["numbers"] == {"increase": 0.25}
+            assert own.keys() == rows[-1].keys()
+            only = await front.http.get("/adapters/helper/history", params={"replica": "r1"})
+            assert len(only.json()["data"]) == 1
+            unknown = await front.http.get("/adapters/nobody/history")
+            assert [row["replica"] for row in unknown.json()["data"]] == [None]
 
     asyncio.run(main())
 
