@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import pytest
@@ -32,9 +33,9 @@ def test_adapter_names_are_unique() -> None:
         TrainingConfig(jobs=(job_config("a"), job_config("b"), job_config("a")))
 
 
-@pytest.mark.parametrize("interval_s", [0.5, 31.0])
+@pytest.mark.parametrize("interval_s", [0.5, 20.5, 30.0, math.nan])
 def test_a_checkpoint_is_at_most_half_a_minute_old(interval_s: float) -> None:
-    with pytest.raises(ConfigError, match="checkpoint_interval_s"):
+    with pytest.raises(ConfigError, match=r"checkpoint_interval_s is .*; allowed is 1 to 20"):
         TrainingConfig(checkpoint_interval_s=interval_s)
 
 
