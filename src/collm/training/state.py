@@ -12,12 +12,15 @@ from collm.lora.algebra import Combination, combine, rebase_terms
 from collm.lora.layout import LoraLayout
 from collm.lora.shadow import Shadow
 from collm.lora.state import AdapterState
-from collm.pacing.quanta import Quantum, QuantumKind, optimizer_quanta
+from collm.pacing.quanta import Quantum, QuantumKind, cut, optimizer_quanta
 from collm.training.config import JobConfig
 from collm.training.optimizer import FlatAdamW, clip_factor, learning_rate_share
 
 _OPTIMIZER_PARAMETERS = 1_000_000
 """About what one optimizer quantum updates."""
+_SNAPSHOT_PARAMETERS = 10_000_000
+"""Most that one snapshot quantum copies, each with its two moments: 120 MB. The default model's
+adapters are copied in one, so that of all pauses a checkpoint lengthens a single one."""
 _REWARM_STEPS = 3
 """Steps in which moments that start anew on a trained shadow warm up, if not fewer suffice at its
 start: rounds are short, and the shadow is where it should be."""
@@ -113,10 +116,14 @@ class TrainingState:
             "mean": self.optimizer.mean,
             "square": self.optimizer.square,
         }
-        tensors = {}
-        for index, (name, source) in enumerate(sources.items()):
-            yield Quantum(QuantumKind.SNAPSHOT, source.numel(), index, self._config.adapter)
-            tensors[name] = source.to("cpu", copy=True)
+        tensors = {name: torch.empty_like(one, device="cpu") for name, one in sources.items()}
+        first = 0
+        for index, count in enumerate(cut(self.layout.num_parameters, _SNAPSHOT_PARAMETERS)):
+            yield Quantum(QuantumKind.SNAPSHOT, count, index, self._config.adapter)
+            piece = slice(first, first + count)
+            for name, source in sources.items():
+                tensors[name][piece].copy_(source[piece])
+            first += count
         meta = {
             "num_steps": str(self.num_steps),
             "optimizer_steps": str(self.optimizer.num_steps),

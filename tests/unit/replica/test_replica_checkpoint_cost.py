@@ -78,13 +78,13 @@ def quanta_of_training(decoder, folder, interval_s):
         return rig.quanta
 
 
-def test_checkpoints_add_snapshot_quanta_to_training_and_nothing_else(decoder, tmp_path):
+def test_checkpoints_add_a_snapshot_quantum_each_to_training_and_nothing_else(decoder, tmp_path):
     without = quanta_of_training(decoder, tmp_path / "without", 1e9)
     often = quanta_of_training(decoder, tmp_path / "often", 20 * QUANTUM_S)
     snapshots = [quantum for quantum in often if quantum.kind is QuantumKind.SNAPSHOT]
-    assert len(snapshots) > 6
+    assert len(snapshots) > 2
     assert [quantum for quantum in often if quantum.kind is not QuantumKind.SNAPSHOT] == without
-    assert [quantum.index for quantum in snapshots] == [0, 1, 2] * (len(snapshots) // 3)
+    assert {quantum.index for quantum in snapshots} == {0}
 
 
 def test_disk_that_hangs_does_not_stop_training_and_checkpoints_are_written_aside(
@@ -107,6 +107,6 @@ def test_disk_that_hangs_does_not_stop_training_and_checkpoints_are_written_asid
         assert not (tmp_path / "training").exists()
         hangs.set()
         rig.writer.close()
-        num_taken = sum(quantum.kind is QuantumKind.SNAPSHOT for quantum in rig.quanta) // 3
+        num_taken = sum(quantum.kind is QuantumKind.SNAPSHOT for quantum in rig.quanta)
         assert writers == ["collm-writer"] * num_taken
         assert int(data.checkpoints.load("a").meta["num_steps"]) > 0
