@@ -135,6 +135,7 @@ class World:
         self.store = AdapterStore(bank, "tiny", lambda version: None)
         self.trainer = RecordedTrainer()
         self.credit = Credit()
+        self.metrics = ReplicaMetrics("tiny", Objectives())
         self.num_refreshes = 0
         self.on_refresh = lambda: None
         self.deciders = build_deciders(
@@ -142,7 +143,7 @@ class World:
             NamedWatches(),
             self.store,
             self.archive,
-            ReplicaMetrics("tiny", Objectives()),
+            self.metrics,
             SimpleNamespace(refresh=self._count_refresh),
             self.clock,
             DecisionLimits(

@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from collm.clock import Clock
 from collm.errors import AdapterError, CollmError, StateError
+from collm.gate.watch import REGRESSION
 from collm.lora.state import AdapterState
 from collm.lora.store import AdapterStore
 from collm.metrics.exporter import Origin, ReplicaMetrics
@@ -217,11 +218,17 @@ class Promotions:
         way.not_before_s = self._clock.now_s() + self._min_interval_s
         if not message.is_local:
             way.candidate = None
-        origin: Origin = "learned" if message.is_local else "brought"
-        self._metrics.promoted(message.adapter, message.version, origin)
+        self._count(message)
         _log.info("%s is active", message.version)
         self._on_swap(swap)
         tell(message.reply, self.info(message.version))
+
+    def _count(self, message: Published) -> None:
+        if message.reason == REGRESSION:  # on all replicas, by their coordinator
+            self._metrics.rolled_back(message.adapter, message.version, "regression")
+        else:
+            origin: Origin = "learned" if message.is_local else "brought"
+            self._metrics.promoted(message.adapter, message.version, origin)
 
     def _wait(self, way: _Way, message: Published) -> None:
         """Let what somebody asks for wait for a candidate's record, which takes moments."""

@@ -139,7 +139,7 @@ class VersionDesk:
             adapter,
             BASE,
             previous,
-            "asked",
+            "regression" if message.reason == REGRESSION else "asked",
             message.reason,
             message.numbers,
             lambda _version, _info, error: tell(message.reply, error),

@@ -1,11 +1,13 @@
 """What is watched on fresh feedback: what was found better, and nothing that somebody chose."""
 
+import re
 from concurrent.futures import Future
 
 import pytest
 
 from collm.gate.trial import Verdict
-from collm.replica.inbox import CancelJob, Unload
+from collm.gate.watch import REGRESSION
+from collm.replica.inbox import CancelJob, ReturnToBase, Unload
 from collm.store.decisions import Decision, DecisionKind
 from collm.types import VersionId
 from factories.deciders import JOB, World
@@ -64,6 +66,28 @@ def test_what_the_coordinator_returns_to_is_not_watched():
     promote_for_round(world, 1, 1, numbers={"evidence": 120.0, "num_samples": 9})
     assert world.active == "a@1"
     assert world.trainer.watched == {}
+
+
+def num_rollbacks(world):
+    """Return how many an alarm would see."""
+    text = world.metrics.render().decode()
+    counts = re.findall(r'^collm_rollbacks_total{.*cause="regression".*} (.+)$', text, re.M)
+    return sum(map(float, counts))
+
+
+def test_what_the_coordinator_takes_back_for_a_regression_is_counted_as_that():
+    world = World()
+    for label in (1, 2):
+        promote_for_round(world, label, label)
+    world.ask(1, 1, numbers={}, reason="rolled back")
+    assert num_rollbacks(world) == 0
+    promote_for_round(world, 2, 2)
+    world.ask(1, 1, numbers={"evidence": 120.0}, reason=REGRESSION)
+    assert num_rollbacks(world) == 1
+    reply = Future()
+    world.put(ReturnToBase("a", REGRESSION, {"evidence": 120.0}, reply))
+    assert reply.result(0) is None
+    assert num_rollbacks(world) == 2
 
 
 def test_watch_outlives_its_job_and_ends_with_the_adapter():
