@@ -145,10 +145,7 @@ def _wire(
     traces: Traces,
 ) -> Replica:
     """Make every part and start the threads."""
-    if settings.replica.threads is not None:
-        torch.set_num_threads(settings.replica.threads)
-    if settings.replica.kernels != "auto":
-        kernels.choose(settings.replica.kernels)
+    _choose_hardware(settings)
     clock, inbox, deliveries = MonotonicClock(), Inbox(), Deliveries()
     metrics = ReplicaMetrics(settings.base_model, settings.pacing)
     engine = build_engine(checkpoint, settings)
@@ -198,6 +195,14 @@ def _wire(
     disk.writer.start()
     thread.start()
     return replica
+
+
+def _choose_hardware(settings: ReplicaSettings) -> None:
+    """Compute from now on by the threads and kernels that are asked for, if any are."""
+    if settings.replica.threads is not None:
+        torch.set_num_threads(settings.replica.threads)
+    if settings.replica.kernels != "auto":
+        kernels.choose(settings.replica.kernels)
 
 
 def _replica(

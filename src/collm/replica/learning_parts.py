@@ -94,28 +94,16 @@ def build_learning(
         ConfigError, DataError: A job of the configuration file cannot be trained.
     """
     restore_versions(engine.adapters, disk.data, disk.library, metrics)
-    trainer = Trainer((), clock)
-    limits = DecisionLimits(
-        min_promotion_interval_s=settings.replica.min_promotion_interval_s,
-        slot_wait_s=settings.replica.slot_wait_s,
-        checkpoint_interval_s=settings.training.checkpoint_interval_s,
-    )
-    name = settings.name or LONE_REPLICA
-    watches = Watches(
-        engine.decoder,
-        engine.pacing.quantum_cost,
-        settings.pacing.max_quantum_s,
-        settings.training.gate.watch_error,
-    )
+    trainer, name = Trainer((), clock), settings.name or LONE_REPLICA
     deciders = build_deciders(
         trainer,
-        watches,
+        _watches(engine, settings),
         engine.adapters,
         disk.archive,
         metrics,
         board,
         clock,
-        limits,
+        _limits(settings),
         engine.pacing.credit,
         name,
     )
@@ -141,6 +129,23 @@ def build_learning(
             deciders.allotments,
         ),
         allotments=deciders.allotments,
+    )
+
+
+def _limits(settings: ReplicaSettings) -> DecisionLimits:
+    return DecisionLimits(
+        min_promotion_interval_s=settings.replica.min_promotion_interval_s,
+        slot_wait_s=settings.replica.slot_wait_s,
+        checkpoint_interval_s=settings.training.checkpoint_interval_s,
+    )
+
+
+def _watches(engine: EngineParts, settings: ReplicaSettings) -> Watches:
+    return Watches(
+        engine.decoder,
+        engine.pacing.quantum_cost,
+        settings.pacing.max_quantum_s,
+        settings.training.gate.watch_error,
     )
 
 
