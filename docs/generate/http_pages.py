@@ -37,8 +37,10 @@ _REFUSED = "Not supported yet; "
 
 def replica_page() -> str:
     """Return the page of a replica's routes and their fields."""
-    # Only the routes are read; nothing of the server behind them is asked for.
-    app = make_app(cast(Backends, SimpleNamespace(replica=None)), ServerConfig())
+    # Only the routes are read; of the server behind them an empty chat's length is asked for.
+    tokenizer = SimpleNamespace(encode_chat=lambda chat: ())
+    backends = SimpleNamespace(replica=SimpleNamespace(tokenizer=tokenizer))
+    app = make_app(cast(Backends, backends), ServerConfig())
     return page("Replica API", "`/openapi.json` of a replica", _REPLICA, *_routes(app.openapi()))
 
 
