@@ -6,6 +6,7 @@ import torch
 from collm.errors import ConfigError
 from collm.ops.linear import NativeLinear, freeze_linear
 from collm.ops.native import library
+from factories.kernels import needs_kernels
 
 WEIGHT = torch.ones(32, 32, dtype=torch.bfloat16)
 
@@ -56,6 +57,16 @@ def test_a_path_that_cannot_run_is_refused_with_the_reason(found, reason, monkey
         assert reason in library.explain()
         with pytest.raises(ConfigError, match=f"'avx512', which cannot run here: .*{reason}"):
             library.choose("avx512")
+
+
+def test_a_library_of_other_sources_is_as_good_as_none(monkeypatch):
+    monkeypatch.setitem(library._ARGUMENTS, "of_the_next_version", [])
+    assert library._library.__wrapped__() is None
+
+
+@needs_kernels
+def test_the_library_of_these_sources_is_found():
+    assert library._library.__wrapped__() is not None
 
 
 class _Library:

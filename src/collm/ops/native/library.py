@@ -8,7 +8,7 @@ The library has a plain C interface: it depends neither on the version of torch 
 """
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,7 +99,7 @@ def choose(wanted: KernelPath) -> None:
 def obstacle() -> str | None:
     """Return why no faster path can run here, for people; ``None`` if there is none faster."""
     if _library() is None:
-        return "the kernels were not compiled when collm was installed"
+        return "the kernels were not compiled when collm was installed, or from other sources"
     if "avx2" not in paths():
         return "this CPU lacks instructions that the kernels use (AVX2 or FMA)"
     if "avx512" not in paths():
@@ -166,9 +166,16 @@ def _library() -> ctypes.CDLL | None:
             library = ctypes.CDLL(str(file))
         except OSError:
             continue
-        if hasattr(library, "collm_cpu"):
+        if all(hasattr(library, name) for name in _names()):
             return library
     return None
+
+
+def _names() -> Iterator[str]:
+    """Yield the names of all that is bound; a library that was built from these sources has it."""
+    yield "collm_cpu"
+    for chosen in ("avx512", "avx2"):
+        yield from (f"collm_{chosen}_{name}" for name in _ARGUMENTS)
 
 
 def _bind(chosen: KernelPath) -> SimpleNamespace | None:

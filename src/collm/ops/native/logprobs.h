@@ -9,10 +9,10 @@ namespace {
 // What is asked of one row, and the answer; ops/native/sampling.py has the same fields.
 struct Asked {
   int64_t row, token;
-  int64_t num_top;  // At most the row's size.
-  int64_t* top;     // The most likely, of equally likely ones the first [num_top],
+  int64_t num_top;       // At most the row's size.
+  int64_t* top;          // The most likely, of equally likely ones the first [num_top],
   double* top_logprobs;  // and theirs.
-  double logprob;   // The token's.
+  double logprob;        // The token's.
 };
 
 // The `num` tokens that a cut keeps, in falling order.
