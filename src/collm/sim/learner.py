@@ -37,9 +37,18 @@ class SimLearner:
         number = self.num_promotions + 1
         self.serve(Version(VersionId(f"{ADAPTER}@0.{self._name}.{number}"), knowledge))
 
-    def serve(self, version: Version, *, keeps_shadow: bool = True) -> None:
-        """Bind new requests to a version; training goes on from it or from where it is."""
+    def serve(self, version: Version) -> None:
+        """Bind new requests to a version of one's own; training goes on from where it is."""
+        self._promote(version)
+        if self.trainer is not None:
+            self.trainer.serve(version.knowledge)
+
+    def adopt(self, version: Version) -> None:
+        """Bind new requests to a round's version; training goes on from it."""
+        self._promote(version)
+        if self.trainer is not None:
+            self.trainer.adopt(version.knowledge)
+
+    def _promote(self, version: Version) -> None:
         self.num_promotions += 1
         self.versions.promote(version)
-        if self.trainer is not None:
-            self.trainer.serve(version.knowledge, keeps_shadow=keeps_shadow)

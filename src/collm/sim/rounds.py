@@ -45,6 +45,13 @@ class _Part:
     """Trained tokens at which it is done."""
     heard_at_s: float
     outcome: MemberOutcome = MemberOutcome.OPEN
+    update: tuple[float, ...] = ()
+    """What its shadow knew when it reported."""
+
+    def report(self) -> None:
+        """Take what was learned by now."""
+        self.update = self.trainer.report()
+        self.outcome = MemberOutcome.REPORTED
 
 
 @dataclass(slots=True)
@@ -125,7 +132,7 @@ class SimRounds:
         parts = {}
         for member in cast.members:
             trainer = trainers[member]
-            trainer.begin_round(self.active.knowledge, plan.max_tokens, now_s)
+            trainer.begin_round(plan.max_tokens, now_s)
             self._replicas[member].loop.wake(now_s)
             parts[member] = _Part(trainer, trainer.num_tokens + plan.max_tokens, now_s)
         self._round = _Round(plan, self.active, now_s + plan.deadline_s, parts)
@@ -138,12 +145,12 @@ class SimRounds:
         for part in current.parts.values():
             is_done = part.trainer.num_tokens >= part.ends_at
             if part.outcome is MemberOutcome.OPEN and part.heard_at_s == now_s and is_done:
-                part.outcome = MemberOutcome.REPORTED
+                part.report()
         move = self._move(current, now_s)
         if move is Move.HURRY:
             for part in current.parts.values():
                 if part.outcome is MemberOutcome.OPEN and part.heard_at_s == now_s:
-                    part.outcome = MemberOutcome.REPORTED
+                    part.report()
             move = self._move(current, now_s)
         if move is Move.TOO_FEW:
             self._end(RoundStatus.ABANDONED, now_s)
@@ -157,11 +164,9 @@ class SimRounds:
         current = self._current
         total = list(current.base.knowledge)
         for part in current.parts.values():
-            part.trainer.train_up_to(part.trainer.num_tokens)
-            if part.outcome is MemberOutcome.REPORTED:
-                for domain, tokens in enumerate(part.trainer.knowledge):
-                    gained = tokens - current.base.knowledge[domain]
-                    total[domain] += self._settings.discount * gained
+            for domain, tokens in enumerate(part.update):
+                gained = tokens - current.base.knowledge[domain]
+                total[domain] += self._settings.discount * gained
         version = VersionId(f"{ADAPTER}@{current.plan.round}")
         current.candidate = Version(version, tuple(total))
         current.status = RoundStatus.GATING
@@ -206,7 +211,7 @@ class SimRounds:
         for replica in self._replicas.values():
             if replica.is_alive:
                 replica.loop.advance(now_s)
-                replica.learner.serve(self.active, keeps_shadow=False)
+                replica.learner.adopt(self.active)
         self._end(RoundStatus.DONE, now_s)
 
     def _end(self, status: RoundStatus, now_s: float) -> None:

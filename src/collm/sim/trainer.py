@@ -71,7 +71,9 @@ class SimTrainer:
         self._step = _optimizer_step(shape)
         self._evaluate = _evaluation(shape, shape.evaluation_tokens)
         self._compare = self._evaluate
-        self._served = tuple(start)
+        self._served = self._base = tuple(start)
+        self._reported: tuple[float, ...] | None = None
+        """The shadow when a round got it, until there is a new base."""
         self._known: tuple[Sequence[float], Sequence[float], float] | None = None
         """What was served when its quality was asked for last, on which data, and the answer."""
         self.knowledge = list(start)
@@ -125,11 +127,20 @@ class SimTrainer:
             return self._judge(now_s)
         return None
 
-    def begin_round(self, knowledge: Sequence[float], num_tokens: int, now_s: float) -> None:
-        """Train on ``num_tokens`` from a round's base, whose loss members measure beforehand."""
-        self.restart(knowledge)
+    def begin_round(self, num_tokens: int, now_s: float) -> None:
+        """Train on ``num_tokens`` more, once the loss of the round's base is measured.
+
+        What was learned upon the same base, and is in no version yet, is gone on from.
+        """
+        self._reported = None
         self.train_up_to(self.num_tokens + num_tokens)
-        self._note(knowledge, now_s)
+        self._note(self._base, now_s)
+
+    def report(self) -> tuple[float, ...]:
+        """Return what the shadow knows, and rest until the next round."""
+        self._reported = tuple(self.knowledge)
+        self.train_up_to(self.num_tokens)
+        return self._reported
 
     def train_up_to(self, num_tokens: float) -> None:
         """Rest once ``num_tokens`` have been trained on in all."""
@@ -141,24 +152,28 @@ class SimTrainer:
         return self.num_tokens >= self._max_tokens
 
     def compare(self, knowledge: Sequence[float], num_samples: int) -> None:
-        """Compare somebody's candidate with what is served, next; half-done work is dropped."""
+        """Compare somebody's candidate with what is served, as the next thing to do."""
         shape = self.shape
         share = num_samples / shape.evaluation_samples
         self._compare = _evaluation(shape, max(1, round(share * shape.evaluation_tokens)))
-        self._program, self._place, self._num_pending = (), 0, 0
         self._foreign = tuple(knowledge)
         self.foreign_rise = None
 
-    def restart(self, knowledge: Sequence[float]) -> None:
-        """Train from such an adapter on; half-done work is dropped."""
-        self.knowledge = list(knowledge)
-        self._program, self._place, self._num_pending = (), 0, 0
-
-    def serve(self, knowledge: Sequence[float], *, keeps_shadow: bool) -> None:
-        """Note what is served from now on; without ``keeps_shadow`` training goes on from it."""
+    def serve(self, knowledge: Sequence[float]) -> None:
+        """Note what is served from now on; the shadow stays what it is."""
         self._served = tuple(knowledge)
-        if not keeps_shadow:
-            self.restart(knowledge)
+
+    def adopt(self, knowledge: Sequence[float]) -> None:
+        """Go on from a round's outcome, served from now on, with what was learned and is not in it.
+
+        Half-done work is dropped.
+        """
+        is_in = self._base if self._reported is None else self._reported
+        new = zip(knowledge, self.knowledge, is_in, strict=True)
+        self.knowledge = [base + (own - old) for base, own, old in new]
+        self._served = self._base = tuple(knowledge)
+        self._reported = None
+        self._program, self._place, self._num_pending = (), 0, 0
 
     def loss_of(self, knowledge: Sequence[float], now_s: float) -> float:
         """Return the true cross-entropy of such an adapter on the replica's own data."""

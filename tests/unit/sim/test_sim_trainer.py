@@ -43,3 +43,42 @@ def test_better_candidate_is_seen_as_such_whatever_the_number_of_samples() -> No
     assert few == one.foreign_rise
     assert few is not None
     assert few < 0.0
+
+
+def train(one: SimTrainer) -> None:
+    """Let it go through quanta until it rests."""
+    while one.peek() is not None:
+        one.ran(0.0)
+
+
+def test_what_was_learned_for_a_round_without_an_outcome_is_gone_on_from() -> None:
+    one = trainer()
+    for _ in range(2):
+        one.begin_round(1_000, 0.0)
+        train(one)
+        update = one.report()
+    twice = one.num_tokens
+    assert update == tuple(one.knowledge)
+    alone = trainer()
+    alone.begin_round(twice, 0.0)
+    train(alone)
+    assert update == alone.report()
+
+
+def test_outcome_that_holds_the_update_is_gone_on_from_as_it_is() -> None:
+    one = trainer()
+    one.begin_round(1_000, 0.0)
+    train(one)
+    one.report()
+    one.adopt((7_000.0,))
+    assert one.knowledge == [7_000.0]
+
+
+def test_what_was_not_reported_is_carried_over_to_the_outcome() -> None:
+    one = trainer()
+    one.begin_round(1_000, 0.0)
+    train(one)
+    (learned,) = one.knowledge
+    assert learned > 0.0
+    one.adopt((7_000.0,))
+    assert one.knowledge == [7_000.0 + learned]
