@@ -68,6 +68,8 @@ class Forecast(NamedTuple):
     served: Served
     num_prompt: int
     num_prefill: int
+    num_ahead: int
+    """Tokens of others' prompts that are computed first."""
     num_sequences: int
     """Others that the replica has."""
     ttft_s: float
@@ -79,6 +81,11 @@ class Forecast(NamedTuple):
     """Time that the replica would spend more than without this request."""
     chance: float
     """Of meeting both objectives."""
+
+    @property
+    def queue_s(self) -> float:
+        """The part of the claimed time to the first token in which others' prompts are computed."""
+        return self.claimed_ttft_s * self.num_ahead / (self.num_ahead + self.num_prefill)
 
     def overdue_s(self, num_output: int) -> float:
         """Return the time beyond the objectives over the whole answer; 0 when both are met."""
@@ -156,8 +163,8 @@ def predict(
     if served.version is not None:
         step_s += standing.adapter_s
     is_alone = num_sequences == 0
-    num_tokens = standing.num_queued_tokens + num_new_queued + num_prefill
-    claimed_s = _prefill_time_s(standing, num_tokens, step_s, is_alone)
+    num_ahead = standing.num_queued_tokens + num_new_queued
+    claimed_s = _prefill_time_s(standing, num_ahead + num_prefill, step_s, is_alone)
     num_missing = num_needed - standing.num_free_tokens
     if num_missing > 0:
         claimed_s += _block_wait_s(standing, num_missing, num_output, step_s)
@@ -183,6 +190,7 @@ def predict(
         served,
         num_prompt,
         num_prefill,
+        num_ahead,
         num_sequences,
         ttft_s,
         tpot_s,

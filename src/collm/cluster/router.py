@@ -35,6 +35,9 @@ for a little more load, and an objective that would be missed is not theirs to d
 _SHARE_WEIGHT = 0.05
 """Of what is at stake, what a replica that is far above its share of the traffic must be better by:
 it outweighs ties and a conversation's home, and not an objective that would be missed."""
+_LOST = 4.0
+"""A replica is given up when all are late and a request would wait for others there for so many
+times the TTFT objective: shorter bursts are shared, and soon over."""
 
 
 class Router:
@@ -113,7 +116,7 @@ class Router:
             least = min(forecasts, key=lambda one: (one.overdue_s(num_output), one.ttft_s))
             if self._config.rejects_late:
                 return Turned(max(least.overdue_s(num_output), 1.0), TurnedReason.LATE)
-            return _choice(least)
+            return _choice(_given_up(forecasts) or least)
         home = sent.session_home(request)
         return _choice(self._most_valuable(forecasts, home, request.model, sent))
 
@@ -276,6 +279,18 @@ def _qualities(forecasts: list[Forecast]) -> list[float]:
         is_worse = best - quality > _NOISE_ERRORS * math.hypot(noise, best_noise)
         qualities.append(quality if is_worse else best)
     return qualities
+
+
+def _given_up(forecasts: list[Forecast]) -> Forecast | None:
+    """Return the replica that takes what is too much for all, if one is late for whatever comes.
+
+    Sent to the least late, requests that nobody can answer in time would make all replicas equally
+    late, and every request would miss. So they go where even the shortest prompt would be late,
+    and the others are soon in time again. Of several such replicas it is the latest one: the next
+    one is the first to come back.
+    """
+    lost = [one for one in forecasts if one.queue_s > _LOST * one.standing.ttft_s]
+    return max(lost, key=lambda one: one.queue_s, default=None)
 
 
 def _is_home(forecast: Forecast, session_home: str | None) -> bool:

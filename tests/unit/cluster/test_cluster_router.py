@@ -320,12 +320,38 @@ def test_adapter_without_shares_is_routed_as_before() -> None:
 def test_when_all_are_late_the_least_late_is_chosen() -> None:
     table = ReplicaTable(
         [
-            make_snapshot("a", **{**LATE, "queued_prefill_tokens": 9_000}),
+            make_snapshot("a", num_running=66, num_context_tokens=20_000),
+            make_snapshot("b", num_running=60, num_context_tokens=20_000),
+            make_snapshot("c", num_running=63, num_context_tokens=20_000),
+        ]
+    )
+    assert choose(make_router(), make_request(), table, Sent()).replica_id == "b"
+
+
+def test_what_is_too_much_for_all_goes_where_whatever_comes_is_late_already() -> None:
+    table = ReplicaTable(
+        [
+            make_snapshot("a", **{**LATE, "queued_prefill_tokens": 0}),
             make_snapshot("b", **LATE),
             make_snapshot("c", **{**LATE, "queued_prefill_tokens": 7_000}),
         ]
     )
-    assert choose(make_router(), make_request(), table, Sent()).replica_id == "b"
+    assert choose(make_router(), make_request(), table, Sent()).replica_id == "c"
+
+
+def test_long_prompt_that_is_late_everywhere_goes_where_it_is_least_late() -> None:
+    slow = replace(COEFFICIENTS, prefill_s=4.0 * COEFFICIENTS.prefill_s)
+    table = ReplicaTable([make_snapshot("a", step_coefficients=slow), make_snapshot("b")])
+    request = make_request(num_prompt_bytes=12_000)
+    assert choose(make_router(), request, table, Sent()).replica_id == "b"
+
+
+def test_overload_leaves_most_of_the_replicas_in_time() -> None:
+    fleet = FakeFleet(make_router(), [FakeReplica(str(number)) for number in range(4)])
+    fleet.play(make_request(), per_s=30.0, duration_s=60.0)
+    assert fleet.met_share() > 0.55  # a tenth when all are equally late
+    *_, third, fourth = sorted(fleet.counts.values())
+    assert fourth > 1.4 * third
 
 
 def test_when_all_are_late_and_the_operator_wants_it_the_request_is_turned_away() -> None:
