@@ -10,4 +10,5 @@
 #include "logprobs.h"
 #include "sampling.h"
 #include "training_attention.h"
+#include "training_attention_back.h"
 #include "training_linear.h"
