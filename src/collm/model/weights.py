@@ -7,6 +7,7 @@ from torch import Tensor
 
 from collm.model.checkpoint import Checkpoint
 from collm.model.spec import ModelSpec
+from collm.ops.large_pages import LargePages
 from collm.ops.linear import DenseLinear, FrozenLinear, freeze_linear
 from collm.ops.quantized import Quantization
 
@@ -72,7 +73,7 @@ def load_weights(
     embedding = tables.tensor("model.embed_tokens.weight")
     table = embedding if spec.tie_embeddings else tables.tensor("lm_head.weight")
     reader = _Reader(Checkpoint(checkpoint.folder), dtype, device, quantization)
-    head = freeze_linear(table, None, "int8" if quantization else None)
+    head = freeze_linear(table, None, "int8" if quantization else None, reader.pages)
     return DecoderWeights(
         embedding=embedding,
         layers=tuple(_load_layer(reader, spec, index) for index in range(spec.num_layers)),
@@ -96,6 +97,7 @@ class _Reader:
         self._dtype = dtype
         self._device = device
         self._quantization: Quantization | None = quantization
+        self.pages = LargePages()
 
     def tensor(self, name: str) -> Tensor:
         return self._checkpoint.tensor(name).to(device=self._device, dtype=self._dtype)
@@ -109,7 +111,7 @@ class _Reader:
         weights = [self.tensor(f"{prefix}.{name}.weight") for name in names]
         biases = [self.tensor(f"{prefix}.{name}.bias") for name in names] if bias else []
         fused_bias = torch.cat(biases) if bias else None
-        return freeze_linear(torch.cat(weights), fused_bias, self._quantization)
+        return freeze_linear(torch.cat(weights), fused_bias, self._quantization, self.pages)
 
 
 def _load_layer(reader: _Reader, spec: ModelSpec, index: int) -> LayerWeights:

@@ -1,11 +1,13 @@
 """Frozen linear layers: weights written once, read by serving and by training."""
 
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from collm.ops.large_pages import LargePages
 from collm.ops.native import linears as native
 from collm.ops.native.library import COLUMNS, is_available
 from collm.ops.quantized import Quantization, QuantizedLinear, can_quantize, quantize
@@ -129,7 +131,10 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def freeze_linear(
-    weight: Tensor, bias: Tensor | None = None, quantization: Quantization | None = None
+    weight: Tensor,
+    bias: Tensor | None = None,
+    quantization: Quantization | None = None,
+    pages: LargePages | None = None,
 ) -> FrozenLinear:
     """Return the fastest frozen linear for the weight's dtype and device.
 
@@ -138,13 +143,20 @@ def freeze_linear(
         bias: [out_features], or ``None``.
         quantization: What to round the weight to; one with a size that is no multiple of 32 stays
             as it is.
+        pages: Where what our own kernels read is kept; ``None``: wherever there is room.
     """
     runs_native = can_run_native(weight)
     if quantization is not None and can_quantize(weight):
         rounded = quantize(weight, quantization)
-        return NativeLinear(rounded.pack(), bias) if runs_native else QuantizedLinear(rounded, bias)
+        if not runs_native:
+            return QuantizedLinear(rounded, bias)
+        return NativeLinear(_kept(rounded.pack(), pages), bias)
     if runs_native:
-        return NativeLinear(native.pack_bfloat16(weight), bias)
+        return NativeLinear(_kept(native.pack_bfloat16(weight), pages), bias)
     if can_pack(weight.dtype, weight.device):
         return PackedLinear(weight, bias)
     return DenseLinear(weight, bias)
+
+
+def _kept(packed: native.Packed, pages: LargePages | None) -> native.Packed:
+    return packed if pages is None else replace(packed, data=pages.copy(packed.data))
