@@ -285,7 +285,7 @@ def sample_losses(
     bank = AdapterBank(state.layout, 1, torch.float32, torch.device("cpu"))
     bank.load(0, state)
     run = Pass(decoder, pack(samples), "a", 1_000)
-    for _ in run.evaluate(lambda layer, target: tuple(f[0] for f in bank.factors(layer, target))):
+    for _ in run.evaluate(lambda layer, target: bank.factors(layer, target).dense(0)):
         pass
     return run.loss.means()
 

@@ -56,7 +56,7 @@ class StoreMachine(RuleBasedStateMachine):
         return {info.version for info in self.store.infos()}
 
     def slot_value(self, slot: int) -> Tensor:
-        return self.bank.factors(0, "down")[0][slot].unique()
+        return self.bank.factors(0, "down").a[slot].unique()
 
     @rule(name=NAMES)
     def stage(self, name):

@@ -1,25 +1,15 @@
 """Device memory for adapter versions: a fixed number of slots of one rank."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from collm.lora.layout import Factors, FusedTarget, LoraLayout
+from collm.lora.layout import FusedTarget, LoraLayout
 from collm.lora.state import AdapterState
 from collm.model.layers import Target
-
-
-def block_rows(factors: Factors, out: Tensor) -> None:
-    """Write Bᵀ of a fused linear to ``out`` [num_parts * rank, out_features], block diagonal.
-
-    With A's parts stacked, one product with this matrix applies all parts at once: row block ``p``
-    reaches only the output columns of part ``p``. ``out`` must be zero outside the blocks.
-    """
-    rank, column = factors.b.shape[1], 0
-    stride = out.shape[0] // len(factors.target.parts)
-    for index, (part, _, b) in enumerate(factors.parts()):
-        columns = slice(column, column + part.out_features)
-        out[index * stride : index * stride + rank, columns].copy_(b.T)
-        column += part.out_features
+from collm.ops.large_pages import LargePages
+from collm.ops.lora import SlotFactors, reserve_factors
 
 
 class AdapterBank:
@@ -31,24 +21,26 @@ class AdapterBank:
         """Reserve ``num_slots`` slots for adapters of up to ``layout.rank``."""
         self.layout = layout
         self.num_slots = num_slots
-        self._banks: list[dict[Target, tuple[Tensor, Tensor]]] = [
-            {t.name: _reserve(t, num_slots, layout.rank, dtype, device) for t in layout.targets}
+        pages = LargePages()
+
+        def zeros(shape: tuple[int, ...]) -> Tensor:
+            if device.type == "cpu":
+                return pages.zeros(shape, dtype)
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self._banks: list[dict[Target, SlotFactors]] = [
+            {t.name: _reserve(t, num_slots, layout.rank, zeros) for t in layout.targets}
             for _ in range(layout.num_layers)
         ]
 
     @property
     def num_bytes(self) -> int:
         """Bytes held by all slots."""
-        tensors = [t for layer in self._banks for pair in layer.values() for t in pair]
-        return sum(t.numel() * t.element_size() for t in tensors)
+        banks = [bank for layer in self._banks for bank in layer.values()]
+        return sum(t.numel() * t.element_size() for bank in banks for t in (bank.a, bank.b))
 
-    def factors(self, layer: int, target: Target) -> tuple[Tensor, Tensor]:
-        """Return the factors of all slots.
-
-        Returns:
-            A [num_slots, num_parts * rank, in_features], Bᵀ [num_slots, num_parts * rank,
-            out_features].
-        """
+    def factors(self, layer: int, target: Target) -> SlotFactors:
+        """Return the factors of all slots."""
         return self._banks[layer][target]
 
     def load(self, slot: int, state: AdapterState) -> None:
@@ -56,19 +48,12 @@ class AdapterBank:
         rank = state.layout.rank
         assert rank <= self.layout.rank, (rank, self.layout.rank)
         for factors in state.layout.views(state.flat):
-            bank_a, bank_b = self._banks[factors.layer][factors.target.name]
-            bank_a[slot].zero_()
-            bank_b[slot].zero_()
-            padded = bank_a[slot].view(len(factors.target.parts), self.layout.rank, -1)
-            padded[:, :rank].copy_(factors.a.view(-1, rank, factors.target.in_features))
-            block_rows(factors, bank_b[slot])
+            bank = self._banks[factors.layer][factors.target.name]
+            a = factors.a.view(-1, rank, factors.target.in_features)
+            bank.load(slot, a, factors.b.T)
 
 
 def _reserve(
-    target: FusedTarget, num_slots: int, rank: int, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    rows = len(target.parts) * rank
-    return (
-        torch.zeros(num_slots, rows, target.in_features, dtype=dtype, device=device),
-        torch.zeros(num_slots, rows, target.out_features, dtype=dtype, device=device),
-    )
+    target: FusedTarget, num_slots: int, rank: int, zeros: Callable[[tuple[int, ...]], Tensor]
+) -> SlotFactors:
+    return reserve_factors(num_slots, rank, target.in_features, target.part_sizes, zeros)

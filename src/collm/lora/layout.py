@@ -40,6 +40,11 @@ class FusedTarget:
         """Output width of the fused linear."""
         return sum(part.out_features for part in self.parts)
 
+    @property
+    def part_sizes(self) -> tuple[int, ...]:
+        """Output width of each part."""
+        return tuple(part.out_features for part in self.parts)
+
     def num_parameters(self, rank: int) -> int:
         """Return the number of adapter parameters at ``rank``."""
         return rank * (len(self.parts) * self.in_features + self.out_features)

@@ -1,16 +1,15 @@
 """The copy of an adapter that training writes; inference never reads it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from collm.lora.bank import block_rows
 from collm.lora.layout import Factors, LoraLayout
 from collm.lora.state import AdapterState
 from collm.model.layers import Target
 from collm.ops.linear import FrozenLinear
-from collm.ops.lora import Adapted
+from collm.ops.lora import Adapted, write_diagonal
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +29,7 @@ class TrainingFactors:
 
     def on(self, linear: FrozenLinear) -> Adapted:
         """Return the linear with these factors."""
-        parts = self.grad.target.parts
-        return Adapted(linear, self.a, self.b, [part.out_features for part in parts])
+        return Adapted(linear, self.a, self.b, self.grad.target.part_sizes)
 
     def accumulate_(self, update_a: Tensor, update_b: Tensor) -> None:
         """Add a call's gradients, as ``Adapted.backward`` returns them."""
@@ -91,7 +89,7 @@ class Shadow:
             factors = self._factors[view.layer][view.target.name]
             factors.a.copy_(view.a)
             # Scaled before it is rounded to the compute dtype, as serving has it.
-            block_rows(replace(view, b=view.b * self._scale), factors.b)
+            write_diagonal(view.b.T * self._scale, view.target.part_sizes, factors.b)
 
     def reset(self, state: AdapterState) -> None:
         """Take over ``state``'s values; its layout must be the shadow's."""

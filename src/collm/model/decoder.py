@@ -14,15 +14,15 @@ from collm.model.weights import DecoderWeights, LayerWeights
 from collm.ops.attention import AttentionPlan, paged_attention, write_kv_
 from collm.ops.elementwise import rms_norm
 from collm.ops.linear import FrozenLinear
-from collm.ops.lora import AdapterRows, adapted_linear
+from collm.ops.lora import AdapterRows, SlotFactors, adapted_linear
 from collm.ops.rotary import RotaryTable
 
 
 class AdapterFactors(Protocol):
     """Where the factors of every loaded adapter version lie."""
 
-    def factors(self, layer: int, target: Target) -> tuple[Tensor, Tensor]:
-        """Return A [num_slots, rank, in_features] and Bᵀ [num_slots, rank, out_features]."""
+    def factors(self, layer: int, target: Target) -> SlotFactors:
+        """Return those of one fused linear."""
         ...
 
 
@@ -96,6 +96,6 @@ def _serving_projection(
 
     def project(target: Target, x: Tensor) -> Tensor:
         linear: FrozenLinear = getattr(layer, target)
-        return adapted_linear(linear, x, rows, *adapters.factors(index, target))
+        return adapted_linear(linear, x, rows, adapters.factors(index, target))
 
     return project

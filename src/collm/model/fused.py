@@ -12,7 +12,6 @@ from torch import Tensor
 
 from collm.model.decoder import AdapterFactors, Decoder, StepBatch
 from collm.model.layers import Target
-from collm.model.spec import ModelSpec
 from collm.model.weights import LayerWeights
 from collm.ops.attention import AttentionPlan, can_attend_natively
 from collm.ops.linear import NativeLinear
@@ -20,7 +19,6 @@ from collm.ops.native.layers import (
     LayerFields,
     LinearFields,
     PlanFields,
-    SlotLists,
     SpanFields,
     StepFields,
     linear_fields,
@@ -76,7 +74,6 @@ class _FusedDecoder:
         decoder, spec = self._decoder, self._decoder.spec
         x = decoder.weights.embedding.index_select(0, batch.token_ids)
         cos, sin = decoder.rotary.rows(batch.positions)
-        slots = SlotLists(batch.adapters.segments)
         plans = [batch.attention[window] for window in self._windows]
         fields = [_plan_fields(plan) for plan in plans]
         step = StepFields(
@@ -91,10 +88,7 @@ class _FusedDecoder:
             cos=cos.data_ptr(),
             sin=sin.data_ptr(),
             cache_rows=plans[0].cache_rows.data_ptr(),
-            slots=batch.adapters.slots.data_ptr() if slots.present else None,
-            num_present=len(slots.present),
-            present=slots.present,
-            place_of=slots.place_of,
+            slots=batch.adapters.slots.data_ptr() if batch.adapters.segments else None,
             plans=(PlanFields * len(fields))(*fields),
             eps=spec.rms_norm_eps,
         )
@@ -117,18 +111,9 @@ class _FusedDecoder:
         linear = getattr(layer, name)
         assert isinstance(linear, NativeLinear)
         factors = self._adapters.factors(index, name)
-        sizes = _part_sizes(self._decoder.spec, name)
-        return linear_fields(linear.packed, linear.bias, *factors, sizes)
-
-
-def _part_sizes(spec: ModelSpec, name: Target) -> tuple[int, ...]:
-    """Return the outputs of the linears that are fused into one."""
-    keys = spec.num_kv_heads * spec.head_dim
-    if name == "qkv":
-        return spec.num_heads * spec.head_dim, keys, keys
-    if name == "gate_up":
-        return spec.intermediate_size, spec.intermediate_size
-    return (spec.hidden_size,)
+        assert factors.is_blocked
+        sizes = factors.part_sizes
+        return linear_fields(linear.packed, linear.bias, factors.a, factors.b, sizes)
 
 
 def _plan_fields(plan: AttentionPlan) -> PlanFields:

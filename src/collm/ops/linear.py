@@ -1,5 +1,6 @@
 """Frozen linear layers: weights written once, read by serving and by training."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -101,9 +102,11 @@ class NativeLinear:
         """Return ``x Wᵀ + b``."""
         return native.linear(x, self.packed, self.bias)
 
-    def forward_adapted(self, x: Tensor, slots: Tensor, bank_a: Tensor, bank_b: Tensor) -> Tensor:
-        """Return ``x Wᵀ + b`` plus each row's adapter output; see ``ops.lora.adapted_linear``."""
-        return native.linear(x, self.packed, self.bias, slots, bank_a, bank_b)
+    def forward_adapted(
+        self, x: Tensor, slots: Tensor, bank_a: Tensor, bank_b: Tensor, part_sizes: Sequence[int]
+    ) -> Tensor:
+        """Return ``x Wᵀ + b`` plus each row's adapter output; see ``native.linear``."""
+        return native.linear(x, self.packed, self.bias, slots, bank_a, bank_b, part_sizes)
 
     def input_grad(self, dy: Tensor) -> Tensor:
         """Return ``dy W``."""

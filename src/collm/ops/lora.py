@@ -1,6 +1,6 @@
 """Unmerged LoRA: for batches that mix adapters, and for training one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from collm.ops.linear import FrozenLinear, NativeLinear
+from collm.ops.native import linears as native_linears
 from collm.ops.native import training_linear as native
+from collm.ops.native.library import COLUMNS, can_take
 from collm.ops.threads import one_thread
 
-_FUSED_ROWS = 32
-"""Rows up to which the native kernel adds adapters itself; more are faster as products."""
 _ONE_THREAD_ROWS = 48
 """Rows up to which a segment's products are faster without waking other threads."""
 
@@ -31,8 +31,84 @@ class AdapterRows:
     """Adapter slot of each row [num_tokens], int32; -1 for the bare base."""
 
 
+@dataclass(frozen=True, slots=True)
+class SlotFactors:
+    """The adapter factors of one fused linear, of all slots, as what adds them reads them."""
+
+    a: Tensor
+    """The parts' A, stacked [num_slots, num_parts * rank, in_features]."""
+    b: Tensor
+    """Bᵀ, the scale folded in. Block diagonal [num_slots, num_parts * rank, out_features]; or, if
+    ``is_blocked``, blocks of 32 outputs with the ranks of their part [num_slots,
+    out_features / 32, rank, 32]."""
+    part_sizes: tuple[int, ...]
+    """Outputs of the linears that are fused."""
+    is_blocked: bool
+
+    def dense(self, slot: int) -> tuple[Tensor, Tensor]:
+        """Return a slot's A [num_parts * rank, in_features] and block-diagonal Bᵀ."""
+        if not self.is_blocked:
+            return self.a[slot], self.b[slot]
+        b = self.b[slot].transpose(0, 1).reshape(self.b.shape[2], -1)
+        diagonal = b.new_zeros(self.a.shape[1], b.shape[1])
+        write_diagonal(b, self.part_sizes, diagonal)
+        return self.a[slot], diagonal
+
+    def load(self, slot: int, a: Tensor, b: Tensor) -> None:
+        """Copy an adapter into a slot.
+
+        Args:
+            slot: Where to.
+            a: [num_parts, rank, in_features], of at most the slots' rank; the rest becomes zero.
+            b: The parts' Bᵀ side by side [rank, out_features].
+        """
+        num_parts, rank = a.shape[:2]
+        self.a[slot].view(num_parts, -1, a.shape[2])[:, :rank].copy_(a)
+        self.a[slot].view(num_parts, -1, a.shape[2])[:, rank:].zero_()
+        self.b[slot].zero_()
+        if self.is_blocked:
+            self.b[slot, :, :rank].copy_(native_linears.block_factors(b))
+        else:
+            write_diagonal(b, self.part_sizes, self.b[slot])
+
+
+def write_diagonal(b: Tensor, part_sizes: Sequence[int], out: Tensor) -> None:
+    """Write the parts' Bᵀ, side by side [rank, out_features], as blocks of a diagonal matrix.
+
+    With A's parts stacked, one product with this matrix applies all parts at once: row block ``p``
+    of ``out`` [num_parts * its rank, out_features] reaches only the outputs of part ``p``. It must
+    be zero outside the blocks.
+    """
+    column, stride = 0, out.shape[0] // len(part_sizes)
+    for part, size in enumerate(part_sizes):
+        columns = slice(column, column + size)
+        out[part * stride : part * stride + len(b), columns].copy_(b[:, columns])
+        column += size
+
+
+def reserve_factors(
+    num_slots: int,
+    rank: int,
+    in_features: int,
+    part_sizes: tuple[int, ...],
+    zeros: Callable[[tuple[int, ...]], Tensor],
+) -> SlotFactors:
+    """Return room for adapters of up to ``rank``, which ``zeros`` makes."""
+    num_parts, out_features = len(part_sizes), sum(part_sizes)
+    a = zeros((num_slots, num_parts * rank, in_features))
+    # Without memory, on the device "meta", room is counted as the CPU would have it.
+    is_for_cpu = a.device.type in ("cpu", "meta")
+    takes = can_take(torch.empty(0, in_features, dtype=a.dtype))
+    is_blocked = is_for_cpu and takes and not any(size % COLUMNS for size in part_sizes)
+    if is_blocked:
+        b = zeros((num_slots, out_features // COLUMNS, rank, COLUMNS))
+    else:
+        b = zeros((num_slots, num_parts * rank, out_features))
+    return SlotFactors(a, b, part_sizes, is_blocked)
+
+
 def adapted_linear(
-    linear: FrozenLinear, x: Tensor, rows: AdapterRows, bank_a: Tensor, bank_b: Tensor
+    linear: FrozenLinear, x: Tensor, rows: AdapterRows, factors: SlotFactors
 ) -> Tensor:
     """Return ``x Wᵀ + b`` plus each row's adapter output, unmerged.
 
@@ -40,38 +116,40 @@ def adapted_linear(
         linear: The frozen base projection.
         x: Layer input [num_tokens, in_features].
         rows: The rows' adapters.
-        bank_a: A of all slots [num_slots, rank, in_features].
-        bank_b: Transposed B of all slots [num_slots, rank, out_features], scale folded in.
+        factors: Those of all slots.
     """
     if not rows.segments:
         return linear.forward(x)
-    if isinstance(linear, NativeLinear) and x.shape[0] <= _FUSED_ROWS:
-        return linear.forward_adapted(x, rows.slots, bank_a, bank_b)
+    if isinstance(linear, NativeLinear) and factors.is_blocked:
+        return linear.forward_adapted(x, rows.slots, factors.a, factors.b, factors.part_sizes)
     y = linear.forward(x)
-    add_lora_(y, x, rows.segments, bank_a, bank_b)
+    add_lora_(y, x, rows.segments, {slot: factors.dense(slot) for _, _, slot in rows.segments})
     return y
 
 
 def add_lora_(
-    y: Tensor, x: Tensor, segments: Sequence[Segment], bank_a: Tensor, bank_b: Tensor
+    y: Tensor,
+    x: Tensor,
+    segments: Sequence[Segment],
+    factors: Mapping[int, tuple[Tensor, Tensor]],
 ) -> None:
     """Add each segment's adapter output to the base output, in place.
 
-    Rows ``i`` of a segment with slot ``s`` gain ``(x[i] @ A[s].T) @ B[s]``; rows outside every
+    Rows ``i`` of a segment with slot ``s`` gain ``(x[i] @ A[s].T) @ Bᵀ[s]``; rows outside every
     segment stay as they are, so base-only and adapted requests share one batch.
 
     Args:
         y: Base projection [num_tokens, out_features]; changed.
         x: Layer input [num_tokens, in_features].
         segments: Disjoint runs of rows.
-        bank_a: A of all slots [num_slots, rank, in_features].
-        bank_b: Transposed B of all slots [num_slots, rank, out_features], scale folded in.
+        factors: A [rank, in_features] and Bᵀ [rank, out_features], scale folded in, by slot.
 
     Source: LoRA, arXiv 2106.09685, section 4.1.
     """
     for start, stop, slot in segments:
+        a, b = factors[slot]
         with one_thread() if stop - start <= _ONE_THREAD_ROWS else nullcontext():
-            y[start:stop].addmm_(functional.linear(x[start:stop], bank_a[slot]), bank_b[slot])
+            y[start:stop].addmm_(functional.linear(x[start:stop], a), b)
 
 
 def add_lora_reference(

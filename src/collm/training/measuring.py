@@ -155,8 +155,7 @@ class Meter:
         bank.load(0, state)
 
         def operand(layer: int, target: Target) -> tuple[Tensor, Tensor]:
-            a, b = bank.factors(layer, target)
-            return a[0], b[0]
+            return bank.factors(layer, target).dense(0)
 
         return operand
 

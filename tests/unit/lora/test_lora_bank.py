@@ -46,27 +46,33 @@ def test_parts_have_the_shapes_of_the_linears_they_adapt():
 
 
 @pytest.mark.parametrize("rank", [1, 3, 8])
-def test_a_slot_applies_every_part_at_its_own_rank(rank):
-    bank = AdapterBank(lora_layout(SPEC, 8), 2, torch.float32, CPU)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_slot_applies_every_part_at_its_own_rank(rank, dtype):
+    bank = AdapterBank(lora_layout(SPEC, 8), 2, dtype, CPU)
     bank.load(1, random_adapter(SPEC, rank=8, seed=7))  # what is there before must not matter
     state = random_adapter(SPEC, rank=rank, seed=1)
     bank.load(1, state)
     generator = torch.Generator().manual_seed(0)
     for factors in state.layout.views(state.flat):
         x = torch.randn(5, factors.target.in_features, generator=generator)
-        a, b = bank.factors(factors.layer, factors.target.name)
-        expected = torch.cat([x @ pa.T @ pb.T for _, pa, pb in factors.parts()], dim=1)
-        assert_close(x @ a[1].T @ b[1], expected, atol=1e-5, rtol=1e-5)
-        assert not a[0].any(), "the other slot is untouched"
+        slots = bank.factors(factors.layer, factors.target.name)
+        a, b = (tensor.float() for tensor in slots.dense(1))
+        expected = torch.cat(
+            [x @ pa.to(dtype).float().T @ pb.to(dtype).float().T for _, pa, pb in factors.parts()],
+            dim=1,
+        )
+        assert_close(x @ a.T @ b, expected, atol=1e-5, rtol=1e-5)
+        assert not slots.a[0].any(), "the other slot is untouched"
+        assert not slots.b[0].any()
 
 
 def test_bank_counts_its_bytes():
     bank = AdapterBank(lora_layout(SPEC, 2), 3, torch.bfloat16, CPU)
-    tensors = [
-        t for n in range(SPEC.num_layers) for name in ("qkv", "o", "gate_up", "down")
-        for t in bank.factors(n, name)
+    slots = [
+        bank.factors(n, name)
+        for n in range(SPEC.num_layers) for name in ("qkv", "o", "gate_up", "down")
     ]  # fmt: skip
-    assert bank.num_bytes == sum(t.numel() * 2 for t in tensors)
+    assert bank.num_bytes == sum((one.a.numel() + one.b.numel()) * 2 for one in slots)
 
 
 def test_a_new_adapter_changes_nothing_and_repeats_by_seed():

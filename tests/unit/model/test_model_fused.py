@@ -7,9 +7,10 @@ from torch.testing import assert_close
 from collm.model.fused import can_fuse, make_forward
 from factories.checkpoints import FAMILIES, tiny_checkpoint
 from factories.engines import build_engine, random_adapter, random_tokens, teacher_forced_logits
-from factories.kernels import PATHS, computing_on, needs_kernels
+from factories.kernels import PATHS, computing_on, computing_with, needs_kernels
 
 HEADS = {"head_dim": 32}
+MODELS = ["a0", "base", "a1", "a1", "base", "a0", "a0", "base", "a1"]
 PROMPTS = [random_tokens(n, seed=n) for n in (29, 1, 2, 17, 5, 8, 12, 3, 40)]
 
 
@@ -20,14 +21,25 @@ def path(request):
         yield chosen
 
 
-def both_ways(folder, chunk, models=None):
-    """Logits of all prompts by one call for all layers, and operation by operation."""
-    engine = build_engine(folder, dtype=torch.bfloat16, block_size=16)
+def adapted_engine(folder, rank=4):
+    """An engine with two adapters of ``rank``, in slots that have no room for more."""
+    engine = build_engine(folder, dtype=torch.bfloat16, block_size=16, max_rank=rank)
     for index in range(2):
-        engine.publish(f"a{index}", "1", random_adapter(engine.spec, seed=index, scale=0.1))
+        adapter = random_adapter(engine.spec, rank, seed=index, scale=0.1)
+        engine.publish(f"a{index}", "1", adapter)
     assert can_fuse(engine.decoder, engine.caches)
+    return engine
+
+
+def by_one_call(engine, chunk, models=None):
     forward = make_forward(engine.decoder, engine.caches, engine.bank)
-    fused = teacher_forced_logits(engine, PROMPTS, chunk=chunk, models=models, forward=forward)
+    return teacher_forced_logits(engine, PROMPTS, chunk=chunk, models=models, forward=forward)
+
+
+def both_ways(folder, chunk, models=None, rank=4):
+    """Logits of all prompts by one call for all layers, and operation by operation."""
+    engine = adapted_engine(folder, rank)
+    fused = by_one_call(engine, chunk, models)
     return fused, teacher_forced_logits(engine, PROMPTS, chunk=chunk, models=models)
 
 
@@ -46,16 +58,26 @@ def test_logits_equal_those_of_single_operations(family, chunk, path, tmp_path):
 
 
 @needs_kernels
-@pytest.mark.parametrize("chunk", [1, 3, 10_000])
-def test_rows_of_different_adapters_share_a_step(chunk, path, tmp_path):
-    models = ["a0", "base", "a1", "a1", "base", "a0", "a0", "base", "a1"]
+@pytest.mark.parametrize(("chunk", "rank"), [(1, 4), (3, 4), (10_000, 4), (1, 3), (10_000, 3)])
+def test_rows_of_different_adapters_share_a_step(chunk, rank, path, tmp_path):
     folder = tiny_checkpoint(tmp_path, "llama", **HEADS)
-    fused, plain = both_ways(folder, chunk, models)
+    fused, plain = both_ways(folder, chunk, MODELS, rank)
     assert_same(fused, plain)
     bare, _ = both_ways(folder, chunk)
-    for index, model in enumerate(models):
+    for index, model in enumerate(MODELS):
         changed = (fused[index] - bare[index]).abs().mean()
         assert (changed > 0.02) == (model != "base"), (model, changed)
+
+
+@needs_kernels
+@pytest.mark.parametrize("chunk", [1, 10_000])
+def test_threads_that_share_a_step_change_nothing(chunk, path, tmp_path):
+    engine = adapted_engine(tiny_checkpoint(tmp_path, "llama", **HEADS))
+    with computing_with(1):
+        alone = by_one_call(engine, chunk, MODELS)
+    with computing_with(3):
+        together = by_one_call(engine, chunk, MODELS)
+    assert torch.equal(torch.cat(alone), torch.cat(together))
 
 
 @needs_kernels

@@ -27,7 +27,7 @@ def test_segments_equal_the_reference(runs, seed):
     bank_b = torch.randn(3, 2, 9, generator=generator)
     expected = add_lora_reference(y, x, torch.tensor(slots), bank_a, bank_b)
     base = y.clone()
-    add_lora_(y, x, segments, bank_a, bank_b)
+    add_lora_(y, x, segments, dict(enumerate(zip(bank_a, bank_b, strict=True))))
     assert_close(y, expected, atol=1e-5, rtol=1e-5)
     base_rows = torch.tensor(slots) < 0
     assert torch.equal(y[base_rows], base[base_rows]), "base-only rows stay bit for bit"

@@ -9,7 +9,7 @@ from collm.ops.linear import DenseLinear, NativeLinear, freeze_linear
 from collm.ops.lora import AdapterRows, adapted_linear, add_lora_reference
 from collm.ops.native.linears import input_grad, pack_bfloat16
 from collm.ops.rotary import RotaryTable, rotate
-from factories.kernels import PATHS, computing_on, needs_kernels
+from factories.kernels import PATHS, computing_on, needs_kernels, slot_factors
 
 pytestmark = needs_kernels
 
@@ -53,11 +53,13 @@ def test_linear_takes_inputs_that_are_not_contiguous():
     assert torch.equal(linear.forward(x[:, :32]), linear.forward(x[:, :32].contiguous()))
 
 
-@pytest.mark.parametrize("num_rows", [1, 5, 32, 33])
-def test_rows_of_different_adapters_share_a_product(num_rows):
+@pytest.mark.parametrize("num_rows", [1, 5, 32, 70])
+@pytest.mark.parametrize("rank", [1, 5, 20])
+@pytest.mark.parametrize("rows_each", [2, 21])
+def test_rows_of_different_adapters_share_a_product(num_rows, rank, rows_each):
     linear = NativeLinear(pack_bfloat16(randn(64, 96, scale=0.1)))
-    bank_a, bank_b = randn(3, 20, 96, seed=1, scale=0.1), randn(3, 20, 64, seed=2, scale=0.1)
-    slots = [(row // 2) % 4 - 1 for row in range(num_rows)]
+    bank_a, bank_b = randn(3, rank, 96, seed=1, scale=0.1), randn(3, rank, 64, seed=2, scale=0.1)
+    slots = [(row // rows_each) % 4 - 1 for row in range(num_rows)]
     segments = [(row, row + 1, slot) for row, slot in enumerate(slots) if slot >= 0]
     rows = AdapterRows(segments, torch.tensor(slots, dtype=torch.int32))
     x = randn(num_rows, 96, seed=3)
@@ -65,10 +67,22 @@ def test_rows_of_different_adapters_share_a_product(num_rows):
     expected = add_lora_reference(
         base.double(), x.double(), rows.slots, bank_a.double(), bank_b.double()
     )
-    out = adapted_linear(linear, x, rows, bank_a, bank_b)
+    out = adapted_linear(linear, x, rows, slot_factors(bank_a, bank_b))
     assert_close(out, expected, **ROUNDED)
     without = [row for row, slot in enumerate(slots) if slot < 0]
     assert torch.equal(out[without], base[without])
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_an_adapter_of_odd_rank_takes_nothing_of_the_next_row(rank):
+    linear = NativeLinear(pack_bfloat16(randn(64, 96, scale=0.1)))
+    bank_a, bank_b = randn(1, rank, 96, seed=1, scale=0.1), randn(1, rank, 64, seed=2, scale=0.1)
+    rows = AdapterRows([(0, 2, 0)], torch.zeros(2, dtype=torch.int32))
+    x = randn(2, 96, seed=3)
+    x[1] = torch.nan
+    out = adapted_linear(linear, x, rows, slot_factors(bank_a, bank_b))
+    assert out[0].isfinite().all()
+    assert out[1].isnan().all()
 
 
 def test_a_row_does_not_depend_on_its_batch_mates():

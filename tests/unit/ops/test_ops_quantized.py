@@ -10,7 +10,7 @@ from collm.ops.linear import DenseLinear, NativeLinear, freeze_linear
 from collm.ops.lora import AdapterRows, adapted_linear, add_lora_reference
 from collm.ops.native import library
 from collm.ops.quantized import QuantizedLinear, quantize, round_inputs
-from factories.kernels import PATHS, computing_on, needs_kernels
+from factories.kernels import PATHS, computing_on, needs_kernels, slot_factors
 
 KINDS = ["int8", "int4"]
 ROUNDED = {"atol": 2e-2, "rtol": 1e-2, "check_dtype": False}
@@ -117,7 +117,7 @@ def test_rows_of_different_adapters_share_a_product(kind, num_rows, path):
     expected = add_lora_reference(
         base.double(), x.double(), rows.slots, bank_a.double(), bank_b.double()
     )
-    out = adapted_linear(linear, x, rows, bank_a, bank_b)
+    out = adapted_linear(linear, x, rows, slot_factors(bank_a, bank_b))
     assert_close(out, expected, **ROUNDED)
     without = [row for row, slot in enumerate(slots) if slot < 0]
     assert torch.equal(out[without], base[without])

@@ -32,7 +32,8 @@ def bank_tensors(engine: Engine) -> list[Tensor]:
         tensor.clone()
         for layer in range(layout.num_layers)
         for target in layout.targets
-        for tensor in engine.bank.factors(layer, target.name)
+        for factors in [engine.bank.factors(layer, target.name)]
+        for tensor in (factors.a, factors.b)
     ]
 
 

@@ -161,9 +161,9 @@ def test_evaluation_sees_the_factors_that_serving_would_see(tmp_path: Path, dtyp
     for layer in range(start.layout.num_layers):
         for target in start.layout.targets:
             a, b = shadow.operand(layer, target.name)
-            bank_a, bank_b = bank.factors(layer, target.name)
-            assert torch.equal(a, bank_a[1])
-            assert torch.equal(b, bank_b[1])
+            bank_a, bank_b = bank.factors(layer, target.name).dense(1)
+            assert torch.equal(a, bank_a)
+            assert torch.equal(b, bank_b)
 
 
 def test_a_shadow_holds_the_state_that_it_started_from(decoder: Decoder) -> None:

@@ -170,6 +170,15 @@ INLINE_KERNEL __m256i finite_or_zero(__m256i x) {
 }
 INLINE_KERNEL Words finite_or_zero(Words x) { return {finite_or_zero(x.a), finite_or_zero(x.b)}; }
 
+// Of the first 16 places of each, then of the last 16. Unpacking works within halves of a register.
+INLINE_KERNEL Words interleave(__m256i x, __m256i y) {
+  const __m256i low = _mm256_unpacklo_epi16(x, y), high = _mm256_unpackhi_epi16(x, y);
+  return {_mm256_permute2x128_si256(low, high, 0x20), _mm256_permute2x128_si256(low, high, 0x31)};
+}
+INLINE_KERNEL void interleave(Words x, Words y, Words& low, Words& high) {
+  low = interleave(x.a, y.a), high = interleave(x.b, y.b);
+}
+
 INLINE_KERNEL __m256 first_of_pair(__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
 INLINE_KERNEL __m256 second_of_pair(__m256i x) {
   return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000)));

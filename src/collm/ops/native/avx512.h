@@ -77,6 +77,16 @@ INLINE_KERNEL Words finite_or_zero(Words x) {
   return _mm512_maskz_mov_epi16(_mm512_cmpneq_epi16_mask(both(x, exponent), exponent), x);
 }
 
+// Two rows of 32 bfloat16 as pairs of what lies at the same place: of the first 16 places, of the last.
+INLINE_KERNEL void interleave(Words a, Words b, Words& low, Words& high) {
+  const Words order = _mm512_add_epi32(
+      _mm512_set1_epi32(0x00200000),
+      _mm512_mullo_epi32(_mm512_set1_epi32(0x00010001),
+                         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)));
+  low = _mm512_permutex2var_epi16(a, order, b);
+  high = _mm512_permutex2var_epi16(a, plus(order, all_words(0x00100010)), b);
+}
+
 // sum + the products of each lane's two pairs of bfloat16.
 INLINE_KERNEL Floats dot2(Floats sum, Words a, Words b) {
   return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);

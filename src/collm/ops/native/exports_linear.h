@@ -10,21 +10,26 @@ extern "C" {
 // y = x W^T + bias, plus (x A^T) B^T for rows whose slot is not negative.
 //
 // x [rows, in]; w packed as linear.h says; bias [out] or null; y [rows, out]; slots [rows] or null for
-// no adapters; a [slots, rank, in]; b [slots, rank, out]. in and out are multiples of 32.
+// no adapters; a [slots, rank, in]; b in blocks, as adapters.h says; part_ends [num_parts]: where parts of
+// the outputs end that have their own, even, share of the ranks. in, out and they are multiples of 32.
 void EXPORT(linear)(int format, const bf16* x, const uint8_t* w, const bf16* bias, bf16* y,
                     int64_t rows, int64_t in, int64_t out, const int32_t* slots, const bf16* a,
-                    const bf16* b, int64_t rank, int threads) {
+                    const bf16* b, int64_t rank, const int64_t* part_ends, int64_t num_parts,
+                    int threads) {
   constexpr int64_t kFew = 8;  // Rows that the calling thread rounds faster than several could meet.
   const Linear call{x, w, bias, y, rows, in, out, nullptr};
   static thread_local std::vector<float> numbers;
   static thread_local std::vector<int8_t> bytes;
+  static thread_local std::vector<bf16> projected;
+  static thread_local std::vector<Run> runs;
   const bool rounds = format != kBf16;
   const int64_t groups = format == kInt4 ? in / kGroup : 1, scales = rounds ? rows * groups : 0;
-  const int64_t room = 2 * scales + (slots ? rows * rank : 0);
-  grow(numbers, room);
+  grow(numbers, 2 * scales);
   if (rounds) grow(bytes, rows * in);
+  if (slots) grow(projected, rows * rank), find_runs(slots, rows, runs);
   const Bytes rounded{bytes.data(), numbers.data(), numbers.data() + scales, groups};
-  const Adapters adapters{slots, a, b, rank, numbers.data() + 2 * scales};
+  const Adapters adapters{slots, a, b, rank, projected.data(), part_ends, num_parts, true};
+  const std::vector<Run>& all_runs = runs;  // Those of the calling thread, in all threads.
   const bool rounds_apart = rounds && rows <= kFew;
   if (rounds_apart)
     for (int64_t row = 0; row < rows; ++row) round_row((Format)format, call, rounded, row);
@@ -36,8 +41,10 @@ void EXPORT(linear)(int format, const bf16* x, const uint8_t* w, const bf16* bia
       for (int64_t row = first; row < last; ++row) round_row((Format)format, call, rounded, row);
     }
     if (slots) {
-      share(rows * rank, first, last);
-      project(call, adapters, first, last);
+      const int64_t chunks = adapters.num_chunks();
+      share((int64_t)all_runs.size() * chunks, first, last);
+      for (; first < last; ++first)
+        project(x, in, adapters, all_runs[first / chunks], first % chunks);
     }
     if (slots || (rounds && !rounds_apart)) {
 #pragma omp barrier

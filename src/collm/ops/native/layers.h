@@ -15,7 +15,7 @@ struct Packed {
   int64_t format, in, out, rank;
   const uint8_t* data;
   const bf16* bias;  // Or null.
-  const bf16 *a, *b;
+  const bf16 *a, *b;  // B in blocks.
   int64_t num_parts, part_ends[3];  // Of linears fused into one, each with a part of the ranks.
 };
 
@@ -46,9 +46,6 @@ struct Step {
   const bf16 *cos, *sin;  // [rows, head_dim]
   const int64_t* cache_rows;
   const int32_t* slots;  // Or null, if no row has an adapter.
-  // Slots that rows have, and where in this list each slot is.
-  int64_t num_present;
-  const int32_t *present, *place_of;
   const Plan* plans;
   double eps;
 
@@ -57,7 +54,6 @@ struct Step {
 };
 
 constexpr int64_t kPrivateRows = 8;  // Rows that each thread norms and rounds for itself, to meet less.
-constexpr int64_t kPackedRows = 32;  // Rows above which adapters are packed, to be added as products.
 
 // Room of one thread, or of all.
 struct Room {
@@ -74,8 +70,9 @@ struct Room {
 
 struct SharedRoom : Room {
   std::vector<bf16> qkv, attended, gate_up, gated;
-  std::vector<float> projected;
-  std::vector<bf16> rounded, factors;  // Projections, and adapters' B, packed.
+  std::vector<bf16> projected;
+  std::vector<Run> runs;
+  std::vector<float> added;
 };
 
 // A step as one of its threads sees it.
@@ -109,23 +106,29 @@ struct Product {
                       left < kMaxRows ? left : kMaxRows);
   }
 
+  // For few rows, B is read slot by slot before the weights are: a tile that read a little of each slot
+  // would do so at two thirds of the speed, and keep its weights waiting.
+  void add_ahead_of(int64_t first, int64_t last, const std::vector<Run>& runs) const {
+    if (!is_adapted || !adapters.sums) return;
+    adapters.await();
+    for (const Run& run : runs) add_ahead<kMaxRows>(adapters, call.out, run, first, last);
+  }
+
   void blocks(int64_t first, int64_t last) const {
     for (int64_t block = first; block < last; ++block)
       for (int64_t row = 0; row < call.rows; row += kMaxRows) tile(row, block);
   }
 };
 
-// Rounds projections [first, last) and packs a part of the factors of every slot that is present.
-inline void pack_adapters(const Work& work, const Packed& w, int64_t first, int64_t last,
-                          Adapters& adapters) {
-  const Step& step = work.step;
-  bf16 *rounded = work.shared.rounded.data(), *factors = work.shared.factors.data();
-  round_projections(adapters.t, rounded, first, last);
-  share(w.rank / 2, first, last);
-  for (int64_t i = 0; i < step.num_present; ++i)
-    pack_factors(w.b + step.present[i] * w.rank * w.out, w.out, first, last,
-                 factors + i * w.rank * w.out);
-  adapters.rounded_t = rounded, adapters.pairs_b = factors, adapters.place_of = step.place_of;
+// Projects rows on their adapters; threads share the work, and need it when their first tile is done.
+inline void project_runs(const Work& work, const bf16* x, int64_t in, Adapters& adapters) {
+  const std::vector<Run>& runs = work.shared.runs;
+  const int64_t chunks = adapters.num_chunks();
+  int64_t first, last;
+  share((int64_t)runs.size() * chunks, first, last);
+  for (; first < last; ++first) project(x, in, adapters, runs[first / chunks], first % chunks);
+  adapters.team = &work.team, adapters.arrival = work.team.arrive();
+  if (work.is_private()) adapters.sums = work.shared.added.data();
 }
 
 // Rounds the inputs of a linear layer and projects them on the adapters. `x` is there for all threads.
@@ -138,18 +141,14 @@ inline Product product(const Work& work, const Packed& w, const bf16* x, const b
   const Bytes rounded{room.bytes.data(), room.numbers.data(), room.numbers.data() + step.rows * groups,
                       groups};
   Adapters adapters{step.slots, w.a, w.b, w.rank, work.shared.projected.data(),
-                    w.part_ends, w.num_parts};
+                    w.part_ends, w.num_parts, true};
   int64_t first, last;
   if (format != kBf16) {
     work.prepared(first, last);
     for (int64_t row = first; row < last; ++row) round_row(format, call, rounded, row);
   }
-  if (step.slots) {
-    share(step.rows * w.rank, first, last);
-    project(call, adapters, first, last);
-    if (step.rows > kPackedRows && w.rank % (2 * w.num_parts) == 0) pack_adapters(work, w, first, last, adapters);
-  }
-  if (step.slots || (format != kBf16 && !work.is_private())) work.team.meet();
+  if (step.slots) project_runs(work, x, w.in, adapters);
+  if (format != kBf16 && !work.is_private()) work.team.meet();
   return {format, call, rounded, adapters, step.slots != nullptr};
 }
 
@@ -190,6 +189,7 @@ inline void project_heads(const Work& work, const Layer& layer) {
   const int64_t blocks = step.head_dim / kColumns;
   int64_t first, last;
   share(step.heads + 2 * step.kv_heads, first, last);
+  qkv.add_ahead_of(first * blocks, last * blocks, work.shared.runs);
   for (int64_t head = first; head < last; ++head) {
     qkv.blocks(head * blocks, (head + 1) * blocks);
     place_head(work, layer, head);
@@ -234,6 +234,7 @@ inline void attention_half(const Work& work, const Layer& layer) {
       product(work, layer.o, work.shared.attended.data(), work.step.x, work.step.x);
   int64_t first, last;
   share(layer.o.out / kColumns, first, last);
+  o.add_ahead_of(first, last, work.shared.runs);
   o.blocks(first, last);
   work.team.meet();
 }
@@ -246,11 +247,14 @@ inline void mlp_half(const Work& work, const Layer& layer) {
   bf16 *gate_up = work.shared.gate_up.data(), *gated = work.shared.gated.data();
   const Product both = product(work, layer.gate_up, normed, nullptr, gate_up);
   int64_t first, last;
-  share(inner / kColumns, first, last);
+  const int64_t ups = inner / kColumns;
+  share(ups, first, last);
+  both.add_ahead_of(first, last, work.shared.runs);
+  both.add_ahead_of(ups + first, ups + last, work.shared.runs);
   for (int64_t block = first; block < last; ++block)
     for (int64_t row = 0; row < step.rows; row += kMaxRows) {
       both.tile(row, block);
-      both.tile(row, block + inner / kColumns);
+      both.tile(row, ups + block);
       for (int64_t r = row; r < step.rows && r < row + kMaxRows; ++r) {
         const bf16* gates = gate_up + r * 2 * inner + block * kColumns;
         gate(gates, gates + inner, gated + r * inner + block * kColumns, kColumns);
@@ -259,20 +263,21 @@ inline void mlp_half(const Work& work, const Layer& layer) {
   work.team.meet();
   const Product down = product(work, layer.down, gated, step.x, step.x);
   share(layer.down.out / kColumns, first, last);
+  down.add_ahead_of(first, last, work.shared.runs);
   down.blocks(first, last);
   work.team.meet();
 }
 
 // Makes the shared room large enough for every layer; returns the most inputs of any linear.
 inline int64_t fit(SharedRoom& room, const Step& step, const Layer* layers) {
-  int64_t widest = step.hidden, inner = 0, rank = 0, factors = 0;
+  int64_t widest = step.hidden, inner = 0, rank = 0, out = 0;
   for (int64_t i = 0; i < step.num_layers; ++i) {
     const Layer& layer = layers[i];
     if (layer.down.in > inner) inner = layer.down.in;
     for (const Packed* w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
       if (w->in > widest) widest = w->in;
+      if (w->out > out) out = w->out;
       if (w->rank > rank) rank = w->rank;
-      if (w->rank * w->out > factors) factors = w->rank * w->out;
     }
   }
   room.fit(step.rows, widest);
@@ -282,9 +287,8 @@ inline int64_t fit(SharedRoom& room, const Step& step, const Layer* layers) {
   grow(room.gated, step.rows * inner);
   if (!step.slots) return widest;
   grow(room.projected, step.rows * rank);
-  if (step.rows <= kPackedRows) return widest;
-  grow(room.rounded, step.rows * rank);
-  grow(room.factors, step.num_present * factors);
+  if (step.rows <= kPrivateRows) grow(room.added, step.rows * out);
+  find_runs(step.slots, step.rows, room.runs);
   return widest;
 }
 

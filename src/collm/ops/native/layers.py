@@ -5,7 +5,7 @@ keeps the tensors behind them.
 """
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
@@ -87,24 +87,9 @@ class StepFields(ctypes.Structure):
         ("sin", _POINTER),
         ("cache_rows", _POINTER),
         ("slots", _POINTER),
-        ("num_present", _INT),
-        ("present", ctypes.POINTER(ctypes.c_int32)),
-        ("place_of", ctypes.POINTER(ctypes.c_int32)),
         ("plans", ctypes.POINTER(PlanFields)),
         ("eps", ctypes.c_double),
     )
-
-
-class SlotLists:
-    """The adapter slots that a step's rows use, and where in that list each slot is."""
-
-    def __init__(self, segments: Iterable[tuple[int, int, int]]) -> None:
-        """List the slots, which come last in each segment."""
-        slots = sorted({slot for _, _, slot in segments})
-        self.present = (ctypes.c_int32 * len(slots))(*slots)
-        self.place_of = (ctypes.c_int32 * (slots[-1] + 1 if slots else 0))()
-        for place, slot in enumerate(slots):
-            self.place_of[slot] = place
 
 
 def linear_fields(
@@ -114,11 +99,7 @@ def linear_fields(
     bank_b: Tensor,
     part_sizes: Sequence[int],
 ) -> LinearFields:
-    """Return the fields of a linear; shapes as those of ``linears.linear``.
-
-    Outputs are fused of parts of ``part_sizes``, each with its own share of the adapters' ranks:
-    Bᵀ is zero elsewhere, and not read there.
-    """
+    """Return the fields of a linear; shapes as those of ``linears.linear``."""
     ends = list(accumulate(part_sizes))
     assert ends[-1] == weight.out_features, (part_sizes, weight.out_features)
     return LinearFields(

@@ -27,7 +27,10 @@ COLUMNS = 32
 _POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 
 _ARGUMENTS: Mapping[str, list[Any]] = {
-    "linear": [_INT, *[_POINTER] * 4, *[_SIZE] * 3, *[_POINTER] * 3, _SIZE, _INT],
+    "linear": [
+        *[_INT, *[_POINTER] * 4, *[_SIZE] * 3],
+        *[*[_POINTER] * 3, _SIZE, _POINTER, _SIZE, _INT],
+    ],
     "input_grad": [_INT, *[_POINTER] * 3, *[_SIZE] * 3, _INT],
     "adapted": [
         *[_INT, *[_POINTER] * 4, *[_SIZE] * 3],

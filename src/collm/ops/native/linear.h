@@ -1,4 +1,4 @@
-// Linear layers on packed weights, with segmented LoRA.
+// Linear layers on packed weights; adapters.h adds adapters to their sums.
 //
 // Weights are records of 32 outputs each; ops/native/linears.py packs them. Three formats:
 //   bfloat16  [in / 2, 32, 2]: pairs of inputs interleaved over the outputs
@@ -9,7 +9,7 @@
 
 #pragma once
 
-#include "common.h"
+#include "adapters.h"
 
 namespace {
 
@@ -29,31 +29,6 @@ struct Linear {
   const bf16* residual;  // Added to y [rows, out], which may be the same; or null.
 };
 
-// Adapter factors of all slots, and the projections t = x A^T of this call's rows [rows, rank].
-struct Adapters {
-  const int32_t* slots;
-  const bf16* a;
-  const bf16* b;
-  int64_t rank;
-  float* t;
-  // Outputs that parts of a fused layer end at, or null for one part. Each part has its own share of the
-  // ranks, and B is zero elsewhere.
-  const int64_t* part_ends = nullptr;
-  int64_t num_parts = 1;
-  // For many rows, the same rounded and packed, so that a tile adds its adapter as a product: t
-  // [rows, rank]; B of a slot [rank / 2, out, 2] at place_of[slot]. Null otherwise.
-  const bf16* rounded_t = nullptr;
-  const bf16* pairs_b = nullptr;
-  const int32_t* place_of = nullptr;
-
-  // The ranks [first, last) that reach an output.
-  void ranks_of(int64_t output, int64_t& first, int64_t& last) const {
-    int64_t part = 0;
-    while (part + 1 < num_parts && output >= part_ends[part]) ++part;
-    first = part * rank / num_parts, last = (part + 1) * rank / num_parts;
-  }
-};
-
 // The call's inputs as signed bytes: x = scale * byte. For int8 weights a row has one scale, for int4
 // weights one per group of inputs. The rows of a tile lie interleaved, so that its addresses are one
 // pointer and constants: [in / 4, rows of the tile, 4] bytes, [groups, rows of the tile] scales.
@@ -64,47 +39,11 @@ struct Bytes {
   int64_t groups;
 };
 
-// Adds t B^T of one row to its sums of 32 columns from `column`.
-INLINE_KERNEL void add_adapter(const Adapters& adapters, const Linear& call, int64_t row,
-                               int64_t column, int64_t first, int64_t last, Floats& low,
-                               Floats& high) {
-  const int64_t slot = adapters.slots[row];
-  if (slot < 0) return;
-  const bf16* b = adapters.b + (slot * adapters.rank + first) * call.out + column;
-  const float* t = adapters.t + row * adapters.rank;
-  for (int64_t j = first; j < last; ++j, b += call.out) {
-    const Floats factor = all(t[j]);
-    low = fma(factor, widen(b), low);
-    high = fma(factor, widen(b + kLanes), high);
-  }
-}
-
-// Adds t B^T of a tile's rows: one product if they share an adapter whose factors are packed.
-template <int ROWS>
-INLINE_KERNEL void add_adapters(const Adapters& adapters, const Linear& call, int64_t row,
-                                int64_t column, Floats* low, Floats* high) {
-  const int64_t slot = adapters.slots[row], pairs = adapters.rank / 2;
-  int64_t first, last;
-  adapters.ranks_of(column, first, last);
-  bool is_shared = adapters.pairs_b != nullptr;
-  for (int r = 1; r < ROWS; ++r) is_shared &= adapters.slots[row + r] == slot;
-  if (is_shared && slot >= 0) {
-    const auto* t = (const uint32_t*)adapters.rounded_t + row * pairs + first / 2;
-    const auto* b = (const uint32_t*)adapters.pairs_b +
-                    (adapters.place_of[slot] * pairs + first / 2) * call.out + column;
-    multiply<ROWS>(t, pairs, b, call.out, (last - first) / 2, low, high);
-  } else if (!is_shared) {
-    UNROLL
-    for (int r = 0; r < ROWS; ++r) 
-      add_adapter(adapters, call, row + r, column, first, last, low[r], high[r]);
-  }
-}
-
 // Adds bias, adapters and residual to a tile's sums of 32 columns, and writes them.
 template <int ROWS>
 INLINE_KERNEL void finish(const Linear& call, const Adapters* adapters, int64_t row, int64_t column,
                           Floats* low, Floats* high) {
-  if (adapters) add_adapters<ROWS>(*adapters, call, row, column, low, high);
+  if (adapters) add_adapters<ROWS>(*adapters, call.out, row, column, low, high);
   UNROLL
   for (int r = 0; r < ROWS; ++r) {
     if (call.bias) {
@@ -244,36 +183,6 @@ KERNEL void tile_of(Format format, const Linear& call, const Bytes& x, const Ada
   if (format == kInt8) return tile_int8<ROWS>(call, x, adapters, row, block);
   if (format == kInt4) return tile_int4<ROWS>(call, x, adapters, row, block);
   tile_bf16<ROWS>(call, x, adapters, row, block);
-}
-
-// t = x A^T for every row with an adapter; work items are (row, j), split evenly over the threads.
-KERNEL void project(const Linear& call, const Adapters& adapters, int64_t first, int64_t last) {
-  for (int64_t item = first; item < last; ++item) {
-    const int64_t row = item / adapters.rank, j = item % adapters.rank;
-    const int64_t slot = adapters.slots[row];
-    if (slot < 0) continue;
-    const bf16* x = call.x + row * call.in;
-    const bf16* a = adapters.a + (slot * adapters.rank + j) * call.in;
-    Floats sum = zeros();
-    for (int64_t k = 0; k < call.in; k += 32) sum = dot2(sum, load_words(x + k), load_words(a + k));
-    adapters.t[item] = total(sum);
-  }
-}
-
-// Rounds projections to bfloat16, as they meet packed factors.
-KERNEL void round_projections(const float* t, bf16* to, int64_t first, int64_t last) {
-  for (; first < last && first % kLanes; ++first) to[first] = rounded(t[first]);
-  for (; first + kLanes <= last; first += kLanes) narrow(to + first, load(t + first));
-  for (; first < last; ++first) to[first] = rounded(t[first]);
-}
-
-// Packs rows of B of a slot, two at a time, from pair `first` on.
-inline void pack_factors(const bf16* b, int64_t out, int64_t first, int64_t last, bf16* to) {
-  for (int64_t pair = first; pair < last; ++pair)
-    for (int64_t column = 0; column < out; ++column) {
-      to[(pair * out + column) * 2] = b[2 * pair * out + column];
-      to[(pair * out + column) * 2 + 1] = b[(2 * pair + 1) * out + column];
-    }
 }
 
 // Rounds one row to bytes. NaN or an infinity makes its scale no number, and

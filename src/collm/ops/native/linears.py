@@ -1,7 +1,10 @@
 """Packed linear layers: the kernels as functions on tensors."""
 
+import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -89,6 +92,7 @@ def linear(
     slots: Tensor | None = None,
     bank_a: Tensor | None = None,
     bank_b: Tensor | None = None,
+    part_sizes: Sequence[int] = (),
 ) -> Tensor:
     """Return ``x Wᵀ + b``, plus each row's adapter output.
 
@@ -101,9 +105,11 @@ def linear(
         bias: [out_features], or ``None``.
         slots: Adapter slot of each row [num_tokens], int32, -1 for none; ``None``: no adapters.
         bank_a: A of all slots [num_slots, rank, in_features], bfloat16.
-        bank_b: Bᵀ of all slots [num_slots, rank, out_features], bfloat16.
+        bank_b: Bᵀ of all slots in blocks, as ``block_factors`` returns one, bfloat16.
+        part_sizes: Outputs of the parts that are fused, each with its own share of the ranks.
     """
     x = x.contiguous()
+    ends = part_ends(part_sizes)
     y = x.new_empty(x.shape[0], weight.out_features)
     kernels().linear(
         weight.format,
@@ -118,9 +124,23 @@ def linear(
         address(bank_a),
         address(bank_b),
         0 if bank_a is None else bank_a.shape[1],
+        ends,
+        len(ends),
         torch.get_num_threads(),
     )
     return y
+
+
+def block_factors(b: Tensor) -> Tensor:
+    """Return Bᵀ [rank, out_features] as the kernels read it: [out_features / 32, rank, 32]."""
+    rank, out_features = b.shape
+    return b.view(rank, out_features // COLUMNS, COLUMNS).transpose(0, 1)
+
+
+def part_ends(part_sizes: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
+    """Return where the outputs of each part end."""
+    ends = list(accumulate(part_sizes))
+    return (ctypes.c_int64 * len(ends))(*ends)
 
 
 def input_grad(dy: Tensor, weight: Packed) -> Tensor:

@@ -24,9 +24,18 @@ class Team {
       round_.store(round + 1, std::memory_order_release);
       return;
     }
-    for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins)
-      if (spins < kSpins) _mm_pause();
-      else sched_yield();  // Another process may have the core that one of the threads needs.
+    for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins) pause(spins);
+  }
+
+  // Half a meeting: says that this thread has done its part, and returns what to await before the parts of
+  // all are used. Every thread arrives once between two meetings, or none does.
+  int64_t arrive() {
+    const int64_t threads = omp_get_num_threads();
+    return (parts_.fetch_add(1, std::memory_order_acq_rel) / threads + 1) * threads;
+  }
+
+  void await(int64_t arrival) const {
+    for (int spins = 0; parts_.load(std::memory_order_acquire) < arrival; ++spins) pause(spins);
   }
 
   // The first work item that no thread has taken since the last meeting.
@@ -34,9 +43,16 @@ class Team {
 
  private:
   static constexpr int kSpins = 1000;  // Some 20 microseconds.
+
+  static void pause(int spins) {
+    if (spins < kSpins) _mm_pause();
+    else sched_yield();  // Another process may have the core that one of the threads needs.
+  }
+
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<int64_t> round_{0};
   alignas(64) std::atomic<int64_t> next_{0};
+  alignas(64) std::atomic<int64_t> parts_{0};
 };
 
 }  // namespace

@@ -58,18 +58,16 @@ KERNEL void sum_products(const float* factors, int64_t rank, const bf16* values,
     store(to + i * kColumns, low[i]), store(to + i * kColumns + kLanes, high[i]);
 }
 
+// Rounds projections to bfloat16, as they meet packed factors.
+KERNEL void round_projections(const float* t, bf16* to, int64_t first, int64_t last) {
+  for (; first < last && first % kLanes; ++first) to[first] = rounded(t[first]);
+  for (; first + kLanes <= last; first += kLanes) narrow(to + first, load(t + first));
+  for (; first < last; ++first) to[first] = rounded(t[first]);
+}
+
 KERNEL void widen_all(const bf16* from, float* to, int64_t first, int64_t last) {
   for (; first + kLanes <= last; first += kLanes) store(to + first, widen(from + first));
   for (; first < last; ++first) to[first] = widened(from[first]);
-}
-
-// t = x A^T of rows [first, last).
-inline void project_rows(const Linear& call, const Adapter& adapter, int64_t first, int64_t last,
-                         float* t) {
-  for (int64_t row = first; row < last; ++row)
-    for (int64_t j = 0; j < adapter.rank; j += kMaxRows)
-      dots<kMaxRows>(call.x + row * call.in, adapter.a + j * call.in, call.in, call.in,
-                     t + row * adapter.rank + j, adapter.rank - j);
 }
 
 // dt = dy B of rows [first, last); only where B is not zero.
@@ -117,41 +115,33 @@ inline void grad_b_of(const Adapter& adapter, const float* t, const bf16* dy, in
 
 extern "C" {
 
-// y = x W^T + bias + t B^T with t = x A^T, rounded, [rows, rank].
+// y = x W^T + bias + t B^T with t = x A^T, rounded, [rows, rank]; rank is even.
 //
 // The rest as in linear; a [rank, in], b [rank, out]; part_ends [num_parts], multiples of 32: where
 // parts of the outputs end that have their own, even, share of the ranks.
 void EXPORT(adapted)(int format, const bf16* x, const uint8_t* w, const bf16* bias, bf16* y, int64_t rows,
                      int64_t in, int64_t out, const bf16* a, const bf16* b, int64_t rank,
                      const int64_t* part_ends, int64_t num_parts, bf16* t, int threads) {
-  static const int32_t only_place = 0;
   static thread_local std::vector<float> numbers;
   static thread_local std::vector<int8_t> bytes;
   static thread_local std::vector<int32_t> slots;  // All rows have slot 0.
-  static thread_local std::vector<bf16> factors;
   const Linear call{x, w, bias, y, rows, in, out, nullptr};
-  const Adapter adapter{a, b, rank, part_ends, num_parts};
   const bool rounds = format != kBf16;
   const int64_t groups = format == kInt4 ? in / kGroup : 1, scales = rounds ? rows * groups : 0;
-  grow(numbers, 2 * scales + rows * rank);
+  grow(numbers, 2 * scales);
   grow(bytes, rounds ? rows * in : 0);
   grow(slots, rows);
-  grow(factors, rank * out);
   const Bytes rounded{bytes.data(), numbers.data(), numbers.data() + scales, groups};
-  float* exact_t = numbers.data() + 2 * scales;
-  bf16* pairs_b = factors.data();
-  const Adapters adapters{slots.data(), a,         b, rank,    exact_t,
-                          part_ends,    num_parts, t, pairs_b, &only_place};
+  const Adapters adapters{slots.data(), a, b, rank, t, part_ends, num_parts};
 #pragma omp parallel num_threads(threads)
   {
     int64_t first, last;
     share(rows, first, last);
     if (rounds)
       for (int64_t row = first; row < last; ++row) round_row((Format)format, call, rounded, row);
-    project_rows(call, adapter, first, last, exact_t);
-    round_projections(exact_t, t, first * rank, last * rank);
-    share(rank / 2, first, last);
-    pack_factors(b, out, first, last, pairs_b);
+    for (int64_t row = first; row < last; row += kRunRows)
+      for (int64_t chunk = 0; chunk < adapters.num_chunks(); ++chunk)
+        project(x, in, adapters, {row, last - row < kRunRows ? last - row : kRunRows}, chunk);
 #pragma omp barrier
     share(out / kColumns, first, last);
     for (int64_t block = first; block < last; ++block)

@@ -1,14 +1,12 @@
 """Linear layers with one adapter for all rows, and their gradients: functions on tensors."""
 
-import ctypes
 from collections.abc import Sequence
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from collm.ops.native.library import COLUMNS, address, kernels
-from collm.ops.native.linears import Packed
+from collm.ops.native.linears import Packed, part_ends
 
 
 def can_adapt(rank: int, part_sizes: Sequence[int]) -> bool:
@@ -33,7 +31,7 @@ def adapted(
     """
     x = x.contiguous()
     y, t = x.new_empty(x.shape[0], weight.out_features), x.new_empty(x.shape[0], a.shape[0])
-    ends = _ends(part_sizes)
+    ends = part_ends(part_sizes)
     kernels().adapted(
         weight.format,
         x.data_ptr(),
@@ -79,7 +77,7 @@ def adapted_back(
         [out_features, rank / num_parts] within each part's block, float32.
     """
     x, dy = x.contiguous(), dy.contiguous()
-    ends = _ends(part_sizes)
+    ends = part_ends(part_sizes)
     dx = torch.empty_like(x)
     grad_a = torch.empty(a.shape)
     grad_b = torch.empty(weight.out_features, a.shape[0] // len(ends))
@@ -103,8 +101,3 @@ def adapted_back(
         torch.get_num_threads(),
     )
     return dx, grad_a, grad_b
-
-
-def _ends(part_sizes: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
-    ends = list(accumulate(part_sizes))
-    return (ctypes.c_int64 * len(ends))(*ends)
