@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from collm.ops.large_pages import LargePages
 from collm.ops.linear import freeze_linear
 
 _STREAM_BYTES = 512 << 20
@@ -45,7 +46,8 @@ def measure_limits() -> Limits:
 def _read_s() -> float:
     numbers = torch.ones(_STREAM_BYTES // 4)
     weight = torch.ones(_STREAM_BYTES // 2 // 1024, 1024, dtype=torch.bfloat16)
-    linear, x = freeze_linear(weight), torch.ones(1, 1024, dtype=torch.bfloat16)
+    linear = freeze_linear(weight, pages=LargePages())
+    x = torch.ones(1, 1024, dtype=torch.bfloat16)
     del weight
     return min(_best_s(numbers.sum), _best_s(lambda: linear.forward(x)))
 
