@@ -10,6 +10,7 @@ from collm.lora.state import AdapterState
 from collm.model.layers import Target
 from collm.ops.large_pages import LargePages
 from collm.ops.lora import SlotFactors, reserve_factors
+from collm.ops.threads import one_thread
 
 
 class AdapterBank:
@@ -43,6 +44,7 @@ class AdapterBank:
         """Return the factors of all slots."""
         return self._banks[layer][target]
 
+    @one_thread()
     def load(self, slot: int, state: AdapterState) -> None:
         """Copy ``state``, of at most the bank's rank, into ``slot`` and zero the rest of it."""
         rank = state.layout.rank

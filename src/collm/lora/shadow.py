@@ -10,6 +10,7 @@ from collm.lora.state import AdapterState
 from collm.model.layers import Target
 from collm.ops.linear import FrozenLinear
 from collm.ops.lora import Adapted, write_diagonal
+from collm.ops.threads import one_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class Shadow:
         factors = self._factors[layer][target]
         return factors.a, factors.b
 
+    @one_thread()
     def refresh(self, layers: range) -> None:
         """Bring the compute copies of ``layers`` up to date after their parameters changed."""
         num_targets = len(self.layout.targets)
@@ -91,6 +93,7 @@ class Shadow:
             # Scaled before it is rounded to the compute dtype, as serving has it.
             write_diagonal(view.b.T * self._scale, view.target.part_sizes, factors.b)
 
+    @one_thread()
     def reset(self, state: AdapterState) -> None:
         """Take over ``state``'s values; its layout must be the shadow's."""
         assert state.layout == self.layout
@@ -104,6 +107,7 @@ class Shadow:
         self.parameters.copy_(parameters)
         self.refresh(range(self.layout.num_layers))
 
+    @one_thread()
     def state(self) -> AdapterState:
         """Return a copy of the parameters as they are now, scale folded in."""
         flat = self.parameters.cpu().clone()

@@ -10,6 +10,7 @@ from torch.linalg import vector_norm
 
 from collm.errors import AdapterError
 from collm.lora.layout import LoraLayout
+from collm.ops.threads import one_thread
 
 _MAX_FACTOR = 1e4
 _MAX_NORM = 1e4
@@ -34,6 +35,7 @@ class AdapterState:
         digest.update(self.flat.contiguous().numpy().data)
         return digest.hexdigest()
 
+    @one_thread()
     def check_finite(self) -> None:
         """Raise ``AdapterError`` naming the first module with a NaN or an infinity."""
         if math.isfinite(float(self.flat.sum())):
@@ -44,6 +46,7 @@ class AdapterState:
                     where = f"layers.{factors.layer}.{part.module}"
                     raise AdapterError(f"adapter has non-finite values in {where}")
 
+    @one_thread()
     def check_bounded(self) -> None:
         """Raise ``AdapterError`` naming the first module whose output could overflow."""
         for factors in self.layout.views(self.flat):

@@ -12,6 +12,7 @@ from collm.lora.algebra import Combination, combine, rebase_terms
 from collm.lora.layout import LoraLayout
 from collm.lora.shadow import Shadow
 from collm.lora.state import AdapterState
+from collm.ops.threads import one_thread
 from collm.pacing.quanta import Quantum, QuantumKind, cut, optimizer_quanta
 from collm.training.config import JobConfig
 from collm.training.optimizer import FlatAdamW, clip_factor, learning_rate_share
@@ -48,7 +49,8 @@ class TrainingState:
     @property
     def is_finite(self) -> bool:
         """Whether all parameters are numbers that float32 can add up."""
-        return bool(self.shadow.parameters.sum().isfinite())
+        with one_thread():
+            return bool(self.shadow.parameters.sum().isfinite())
 
     def restart(self, state: AdapterState) -> None:
         """Go on from ``state``, of any rank, with fresh moments; steps go on counting."""
@@ -121,8 +123,9 @@ class TrainingState:
         for index, count in enumerate(cut(self.layout.num_parameters, _SNAPSHOT_PARAMETERS)):
             yield Quantum(QuantumKind.SNAPSHOT, count, index, self._config.adapter)
             piece = slice(first, first + count)
-            for name, source in sources.items():
-                tensors[name][piece].copy_(source[piece])
+            with one_thread():
+                for name, source in sources.items():
+                    tensors[name][piece].copy_(source[piece])
             first += count
         meta = {
             "num_steps": str(self.num_steps),
