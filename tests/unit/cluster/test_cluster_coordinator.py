@@ -1,6 +1,5 @@
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -14,21 +13,10 @@ from collm.store.decisions import DecisionKind
 from collm.store.front_folder import FrontFolder
 from collm.types import BASE
 from factories.fake_members import DIGEST, FakeCluster, FakeMember
-from factories.rounds import ADAPTER, Rounds, coordinator, open_folder
+from factories.rounds import ADAPTER, Rounds, coordinator
 
 CONFIG = RoundConfig(adapter=ADAPTER, max_rounds=2)
 _FASTER = 100.0
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[FrontFolder]:
-    with open_folder(tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def cluster() -> FakeCluster:
-    return FakeCluster(FakeMember("a", content=b"a"), FakeMember("b", content=b"b"))
 
 
 async def doze(seconds: float) -> None:

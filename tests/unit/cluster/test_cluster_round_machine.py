@@ -1,5 +1,4 @@
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,7 @@ from collm.errors import RoundError, StateError
 from collm.federated.rounds import RoundStatus
 from collm.store.front_folder import FrontFolder
 from factories.fake_members import NAN, FakeCluster, FakeMember
-from factories.rounds import ADAPTER, Rounds, open_folder
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[FrontFolder]:
-    with open_folder(tmp_path) as opened:
-        yield opened
+from factories.rounds import ADAPTER, Rounds
 
 
 def members(count: int) -> list[FakeMember]:

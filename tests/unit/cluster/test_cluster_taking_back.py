@@ -1,8 +1,6 @@
 """A version that rounds promoted is taken back when users' feedback says so."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,21 +13,10 @@ from collm.store.decisions import Decision, DecisionKind
 from collm.store.front_folder import FrontFolder
 from collm.types import BASE, VersionId, WatchState
 from factories.fake_members import FakeCluster, FakeMember, FakeTime
-from factories.rounds import ADAPTER, Rounds, coordinator, open_folder
+from factories.rounds import ADAPTER, Rounds, coordinator
 
 ONE, TWO = VersionId("ours@1"), VersionId("ours@2")
 ERROR = 0.01
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[FrontFolder]:
-    with open_folder(tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def cluster() -> FakeCluster:
-    return FakeCluster(FakeMember("a", content=b"a"), FakeMember("b", content=b"b"))
 
 
 def learn(cluster: FakeCluster, folder: FrontFolder, num_rounds: int) -> None:
