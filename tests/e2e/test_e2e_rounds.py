@@ -203,8 +203,11 @@ def test_a_version_that_users_of_the_members_find_worse_is_taken_back_everywhere
             between=disagree,
         )
         for replica in (first, second):
-            wait_until(lambda replica=replica: replica.active is None)
-            better, worse = replica.replica.data.decisions.history(ADAPTER)
+            # In force first, on record after.
+            decisions = replica.replica.data.decisions
+            wait_until(lambda decisions=decisions: len(decisions.history(ADAPTER)) == 2)
+            assert replica.active is None
+            better, worse = decisions.history(ADAPTER)
             assert (better.version, worse.version) == (f"{ADAPTER}@1", BASE)
             assert worse.reason == REGRESSION
             assert worse.numbers["evidence"] >= 1 / GATE.watch_error

@@ -14,12 +14,13 @@ _LOOK_S = 0.25
 
 
 class DashboardFront:
-    """Can be stopped, and started again at the same address."""
+    """Can be stopped, and started again at the same address, which stays its own."""
 
     def __init__(self, replicas: Mapping[str, ShownReplica], **settings: Any) -> None:
         self.replicas = replicas
         self._settings = settings
-        self._port = _free_port()
+        self._address = _reserved_address()
+        self._port = self._address.getsockname()[1]
         self._thread: threading.Thread | None = None
         self.url = f"http://127.0.0.1:{self._port}"
 
@@ -52,6 +53,10 @@ class DashboardFront:
             assert not self._thread.is_alive()
             self._thread = None
 
+    def close(self) -> None:
+        self.stop()
+        self._address.close()
+
 
 async def _refresh(server: FrontServer) -> None:
     while True:
@@ -60,10 +65,15 @@ async def _refresh(server: FrontServer) -> None:
         await asyncio.sleep(_LOOK_S)
 
 
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+def _reserved_address() -> socket.socket:
+    """Return a socket that never listens, so that no one else is given its port meanwhile.
+
+    A listener of this port may be bound beside it, for both allow the address to be used again.
+    """
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", 0))
+    return sock
 
 
 @contextmanager
@@ -72,8 +82,8 @@ def dashboard_front(
 ) -> Iterator[DashboardFront]:
     """Serve; two replicas unless told otherwise."""
     front = DashboardFront(replicas or {"r0": ShownReplica(), "r1": ShownReplica()}, **settings)
-    front.start()
     try:
+        front.start()
         yield front
     finally:
-        front.stop()
+        front.close()
