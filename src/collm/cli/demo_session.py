@@ -33,6 +33,7 @@ End = Literal["complete", "interrupted", "server ended"]
 _LOOK_EVERY_S = 1.0
 _LOOK_TIMEOUT_S = 5.0
 _REQUEST_TIMEOUT_S = 60.0
+_END_TIMEOUT_S = 20.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DATABASES = ("collm.db", "*/collm.db", "*/front.db")
 """What tells a data folder of ours from another, which nobody may delete."""
@@ -196,6 +197,17 @@ class _Play(Generic[P]):
     async def _replay(self, url: str, traffic: Traffic) -> None:
         target = ReplayTarget(base_url=url, model=ADAPTER, timeout_s=_REQUEST_TIMEOUT_S)
         await replay(traffic.requests, target, self._clock, on_record=self._progress.add)
+        await self._notice_end()
+
+    async def _notice_end(self) -> None:
+        """Wait for the word of a server that died: the failures of its requests come before it."""
+        try:
+            await self._client.get("/health")
+        except httpx.TimeoutException:
+            pass  # alive, and slow
+        except httpx.TransportError:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._server.end(), _END_TIMEOUT_S)
 
     async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> End:
         """Do some work, looking at the server meanwhile, until it is done or must be left."""
