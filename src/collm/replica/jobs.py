@@ -34,7 +34,8 @@ class JobDesk:
         adapters: Names of adapters that learn can be asked for before their first version.
         archive: Writes rows.
         metrics: Counts steps.
-        on_change: Called when a job came, rests or ended, before whoever asked for it is told.
+        on_change: Called when a job came, rests or ended, before whoever asked for it is told and
+            before its row says so.
     """
 
     def __init__(
@@ -93,10 +94,10 @@ class JobDesk:
             self._redirect(adapter, lambda: self._restart(adapter, active))
         if is_paused:
             self._trainer.pause(adapter)
-        else:
-            self._change(progress, status=JobStatus.RUNNING)
         self._metrics.job_began(adapter)
         self._changed()
+        if not is_paused:
+            self._change(progress, status=JobStatus.RUNNING)
         begins = f"goes on at step {job.num_steps}" if job.num_steps else "begins"
         self.note(adapter, "info", f"training {begins}")
         if record.started_at_s is None:  # otherwise they were told already

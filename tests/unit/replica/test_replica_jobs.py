@@ -57,6 +57,16 @@ def test_job_that_is_added_runs_and_its_adapter_can_be_named():
     assert world.learner.snapshot()["a"]["job"] == JOB
 
 
+def test_adapter_of_a_job_can_be_named_before_the_jobs_row_says_that_it_runs():
+    world, seen = World(), []
+    send(world, CancelJob)
+    world.folder.changes.clear()
+    world.on_refresh = lambda: seen.append((world.store.resolve("a"), row(world).get("status")))
+    world.add_job()
+    assert seen == [(BASE, None)]
+    assert row(world)["status"] is JobStatus.RUNNING
+
+
 def state(world):
     return world.deciders.jobs.learning()["a"]
 
