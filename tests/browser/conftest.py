@@ -1,13 +1,12 @@
 """One browser for a file's tests, and fronts that it looks at."""
 
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 from factories.browser import Browser, running_browser
 from factories.dashboard_front import DashboardFront, dashboard_front
-from factories.dashboard_history import fill
+from factories.dashboard_history import show
 from factories.dashboard_rounds import Rounds
 
 
@@ -26,7 +25,5 @@ def front() -> Iterator[DashboardFront]:
 @pytest.fixture(scope="module")
 def filled_front() -> Iterator[DashboardFront]:
     with dashboard_front() as front:
-        done = threading.Event()
-        front.call(lambda server: (fill(server.app.state.dashboard.history), done.set()))
-        assert done.wait(10)
+        front.call(lambda server: show(server.app.state.dashboard))
         yield front

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from factories.waiting import WAIT_S
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 _FLAGS = (
     "--headless=new",
@@ -46,7 +48,7 @@ class Browser:
         self._pages: dict[str, Page] = {}
 
     def send(
-        self, method: str, session: str | None = None, timeout_s: float = 30.0, **params: Any
+        self, method: str, session: str | None = None, timeout_s: float = WAIT_S, **params: Any
     ) -> Any:
         """Return the result of a command."""
         self._number += 1
@@ -134,12 +136,17 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def wait_for(self, condition: str, timeout_s: float = 20.0) -> None:
+    def wait_for(self, condition: str) -> None:
         """Wait until an expression is true of the page."""
-        until_s = time.monotonic() + timeout_s
+        until_s = time.monotonic() + WAIT_S
         while not self.js(f"!!({condition})"):  # an element would come as an empty object
             assert time.monotonic() < until_s, f"never true: {condition}"
             time.sleep(0.05)
+
+    def wait_for_text(self, selector: str, *words: str) -> None:
+        """Wait until an element's text has all of these words in it."""
+        text = f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"
+        self.wait_for(f"{json.dumps(words)}.every((it) => ({text}).includes(it))")
 
     def text(self, selector: str) -> str:
         return str(self.js(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
