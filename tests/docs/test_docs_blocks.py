@@ -43,7 +43,7 @@ def test_blocks_of_a_page_run(page: Path, blocks: list[Block], server: DocsServe
     runner = Runner(page, server, tmp_path)
     for block in blocks:
         runner.take(block)
-    server.end_jobs()
+    server.restore()
 
 
 def test_a_backup_made_by_the_operating_guide_is_whole(server: DocsServer, tmp_path: Path):

@@ -39,8 +39,9 @@ from collm.server.service import Membership
 from collm.store.decisions import Decision
 from collm.types import BASE
 from factories.checkpoints import tiny_checkpoint
-from factories.replicas import SAMPLES, learning, publish_on_disk, settings, training, wait_until
+from factories.replicas import SAMPLES, learning, publish_on_disk, settings, training
 from factories.server_thread import running_server
+from factories.waiting import WAIT_S, wait_until
 
 REPLICA = "banking"
 ADAPTERS = ("intents", "support")
@@ -71,12 +72,14 @@ class DocsServer:
     guest: Path
     """A PEFT folder."""
 
-    def end_jobs(self) -> None:
-        """Cancel what a page has started, so that the next one can start the same."""
-        jobs = httpx.get(f"{self.url}/v1/fine_tuning/jobs").json()["data"]
-        for job in jobs:
-            if job["finished_at"] is None and job["adapter"] != "intents":
-                httpx.post(f"{self.url}/v1/fine_tuning/jobs/{job['id']}/cancel").raise_for_status()
+    def restore(self) -> None:
+        """End what a page has started, and serve again what was served: the next finds the same."""
+        with httpx.Client(base_url=self.url, timeout=WAIT_S) as http:
+            for job in http.get("/v1/fine_tuning/jobs").json()["data"]:
+                if job["finished_at"] is None and job["adapter"] != "intents":
+                    http.post(f"/v1/fine_tuning/jobs/{job['id']}/cancel").raise_for_status()
+            for version in (f"{adapter}@{number}" for adapter in ADAPTERS for number in (2, 3)):
+                http.post("/adapters/promote", json={"version": version}).raise_for_status()
 
 
 @contextmanager
@@ -118,9 +121,13 @@ def docs_server(folder: Path) -> Iterator[DocsServer]:
 def _let_rest(url: str, adapter: str) -> None:
     """Pause an adapter's job, which would take the processor from what the pages run."""
     jobs = f"{url}/v1/fine_tuning/jobs"
-    (job,) = (one for one in httpx.get(jobs).json()["data"] if one["adapter"] == adapter)
-    wait_until(lambda: httpx.get(f"{jobs}/{job['id']}").json()["status"] == "running")
-    httpx.post(f"{jobs}/{job['id']}/pause").raise_for_status()
+    (job,) = (
+        one for one in httpx.get(jobs, timeout=WAIT_S).json()["data"] if one["adapter"] == adapter
+    )
+    wait_until(
+        lambda: httpx.get(f"{jobs}/{job['id']}", timeout=WAIT_S).json()["status"] == "running"
+    )
+    httpx.post(f"{jobs}/{job['id']}/pause", timeout=WAIT_S).raise_for_status()
 
 
 @contextmanager
@@ -131,15 +138,25 @@ def _front_of(url: str, folder: Path) -> Iterator[str]:
         endpoints, [Endpoint(replica_id=REPLICA, url=url, pid=1, started_at_s=time.time())]
     )
     ready: Future[tuple[str, Callable[[], object]]] = Future()
-    thread = threading.Thread(target=lambda: asyncio.run(_serve_front(endpoints, ready)))
+    thread = threading.Thread(target=_run_front, args=(endpoints, ready), daemon=True)
     thread.start()
-    front_url, stop = ready.result(timeout=30)
+    front_url, stop = ready.result(WAIT_S)
     try:
-        wait_until(lambda: httpx.get(f"{front_url}/health").status_code == 200)
+        wait_until(lambda: httpx.get(f"{front_url}/health", timeout=WAIT_S).status_code == 200)
         yield front_url
     finally:
         stop()
-        thread.join()
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+def _run_front(endpoints: Path, ready: "Future[tuple[str, Callable[[], object]]]") -> None:
+    try:
+        asyncio.run(_serve_front(endpoints, ready))
+    except BaseException as error:
+        if ready.done():
+            raise
+        ready.set_exception(error)
 
 
 async def _serve_front(endpoints: Path, ready: "Future[tuple[str, Callable[[], object]]]") -> None:
