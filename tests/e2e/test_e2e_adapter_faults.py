@@ -18,9 +18,10 @@ from collm.training import stream as training_stream
 from collm.training.microbatch import pack
 from factories.checkpoints import tiny_checkpoint
 from factories.engines import random_adapter
-from factories.replicas import BASE_MODEL, learning, publish_on_disk, wait_until
+from factories.replicas import BASE_MODEL, learning, publish_on_disk
 from factories.served_replica import served_replica
 from factories.versions import answer_alone
+from factories.waiting import wait_until
 
 PROMPT = "The quick brown fox jumps over the lazy dog while"
 
@@ -190,7 +191,7 @@ def test_concurrent_loads_of_one_name_load_it_once(served, put, expected):
         assert {load.result().status_code for load in mixed} == {200}
     assert len(served.active("a")) == 1
     assert served.text("a", PROMPT) in {expected(seed) for seed in (2, 3, 4, 5)}
-    assert len(served.replica.client.versions()) == 2, "the active one and the held one"
+    wait_until(lambda: len(served.replica.client.versions()) == 2)  # the active and the held one
 
 
 # Feedback

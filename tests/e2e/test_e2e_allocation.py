@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -20,9 +21,10 @@ PLANNING = {
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     checkpoint = tiny_checkpoint(tmp_path_factory.mktemp("model"), "llama")
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"), checkpoint, planning=PLANNING)
-    yield cluster
-    cluster.close()
+    folder = tmp_path_factory.mktemp("cluster")
+    with closing(Cluster(folder, checkpoint, planning=PLANNING)) as cluster:
+        cluster.wait_ready()
+        yield cluster
 
 
 def allocation(cluster):
@@ -44,16 +46,18 @@ def ask(cluster):
     return cluster.http.post("/v1/chat/completions", json=body)
 
 
-def test_training_that_was_bought_reaches_both_replicas(cluster):
-    def bought():
-        found = allocation(cluster)
-        grants = [one["grants"] for one in found["replicas"].values()] if found else []
-        is_bought = len(grants) == 2 and all(
-            grant.get(ADAPTER, {}).get("expected_tokens", 0.0) > 0.0 for grant in grants
-        )
-        return found if is_bought else None
+def bought(cluster):
+    """Return the allocation if it has both replicas train."""
+    found = allocation(cluster)
+    grants = [one["grants"] for one in found["replicas"].values()] if found else []
+    is_bought = len(grants) == 2 and all(
+        grant.get(ADAPTER, {}).get("expected_tokens", 0.0) > 0.0 for grant in grants
+    )
+    return found if is_bought else None
 
-    first = wait_until(bought)
+
+def test_training_that_was_bought_reaches_both_replicas(cluster):
+    first = wait_until(lambda: bought(cluster))
     for one in first["replicas"].values():
         grant = one["grants"][ADAPTER]
         assert grant["time_share"] == 1.0
@@ -96,7 +100,7 @@ def test_requests_are_forecast_and_the_curve_is_used(cluster):
 
 @pytest.mark.parametrize("replica", sorted(HALVES))
 def test_explain_says_why_on_the_command_line(cluster, replica):
-    wait_until(lambda: allocation(cluster))
+    wait_until(lambda: bought(cluster))
     command = [sys.executable, "-m", "collm", "explain", "--url", str(cluster.http.base_url)]
     said = subprocess.run([*command, replica], capture_output=True, text=True, check=True).stdout
     assert f"{replica}, allocation" in said

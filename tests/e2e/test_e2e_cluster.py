@@ -5,9 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import httpx
 import pytest
@@ -15,21 +14,13 @@ import pytest
 from collm.cluster.endpoints import read_endpoints
 from factories.child_path import PYTHONPATH
 from factories.fake_replica import BASE_MODEL
+from factories.waiting import WAIT_S, wait_until
 
-TIMEOUT_S = 30
 BODY = {"model": BASE_MODEL, "messages": [{"role": "user", "content": "hi"}]}
 HELD = 7
 """Seed of a request that stops after its first letter."""
 NOT_BEGUN = 8
 """Seed of a request that stops before it."""
-
-
-def wait_until(is_so):
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not (found := is_so()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-    return found
 
 
 class Cluster:
@@ -48,8 +39,12 @@ class Cluster:
                 "COLLM_TEST_FRONT_PID": str(self.front_pid),
             },
         )  # fmt: skip
-        self.url = self.process.stdout.readline().split()[-1]
-        self.http = httpx.Client(base_url=self.url, timeout=TIMEOUT_S)
+        self.http = httpx.Client(timeout=WAIT_S)
+
+    def wait_ready(self):
+        line = self.process.stdout.readline()
+        assert line.startswith("collm is ready at "), line
+        self.http.base_url = line.split()[-1]
         wait_until(lambda: self.num_live == 2)
 
     @property
@@ -90,7 +85,7 @@ class Cluster:
         self.process.terminate()
         self.process.terminate()
         try:
-            self.process.wait(TIMEOUT_S)
+            self.process.wait(WAIT_S)
         finally:
             self.process.kill()
             self.process.communicate()
@@ -98,18 +93,18 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path):
-    cluster = Cluster(tmp_path)
-    yield cluster
-    cluster.close()
+    with closing(Cluster(tmp_path)) as cluster:
+        cluster.wait_ready()
+        yield cluster
 
 
 def test_sigterm_lets_an_open_stream_end_and_then_ends_everything(cluster):
     pids = [endpoint.pid for endpoint in cluster.replicas.values()]
     with cluster.held_stream() as (replica_id, lines):
         cluster.process.send_signal(signal.SIGTERM)
-        httpx.post(cluster.replicas[replica_id].url + "/test/release")
+        httpx.post(cluster.replicas[replica_id].url + "/test/release", timeout=WAIT_S)
         assert "data: [DONE]" in list(lines)
-    assert cluster.process.wait(TIMEOUT_S) == 0
+    assert cluster.process.wait(WAIT_S) == 0
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -131,17 +126,23 @@ def test_killed_replica_ends_its_stream_with_an_error_and_nothing_else(cluster):
 
 def test_requests_without_a_token_survive_the_kill_of_their_replica(cluster):
     killed, other = sorted(cluster.replicas)
-    httpx.post(cluster.replicas[other].url + "/test/release")
+    httpx.post(cluster.replicas[other].url + "/test/release", timeout=WAIT_S)
     body = {**BODY, "stream": True, "seed": NOT_BEGUN}
 
-    def ask(_):
+    def ask():
         return cluster.http.post("/v1/chat/completions", json=body)
 
-    with ThreadPoolExecutor() as threads:
-        asking = threads.map(ask, range(8))
-        wait_until(lambda: cluster.num_open(killed) and not cluster.num_open(other))
+    with ThreadPoolExecutor(8) as threads:
+        asking = [threads.submit(ask) for _ in range(8)]
+
+        def num_held():
+            """Return how many are not answered, once all have come to the other or are held."""
+            num_open, num_answered = cluster.num_open(killed), sum(one.done() for one in asking)
+            return num_open if num_open + num_answered == len(asking) else 0
+
+        wait_until(num_held)
         os.kill(cluster.replicas[killed].pid, signal.SIGKILL)
-        answers = list(asking)
+        answers = [one.result() for one in asking]
     assert {answer.headers["x-collm-replica"] for answer in answers} == {other}
     assert all(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
 

@@ -14,8 +14,9 @@ from transformers import AutoModelForCausalLM
 from collm.cli.replica_process import backends_of
 from collm.replica.config import ReplicaConfig
 from factories.checkpoints import tiny_checkpoint
-from factories.replicas import BASE_MODEL, CHATS, open_tiny_replica, wait_until
+from factories.replicas import BASE_MODEL, CHATS, open_tiny_replica
 from factories.server_thread import running_server
+from factories.waiting import wait_until
 
 QUESTION = [{"role": "user", "content": "Number 7?"}]
 HYPERPARAMETERS = {
@@ -137,10 +138,12 @@ def test_adapter_is_learned_corrected_moved_and_survives_a_restart(serve, folder
 
         jobs.pause(job.id)
         assert jobs.retrieve(job.id).status == "paused"
-        before = served.active()
         give_feedback(served, seen)
         rolled_back = served.post("/adapters/rollback", adapter="tutor").json()["version"]
-        assert {rolled_back} == served.active() != before
+        assert served.active() == {rolled_back}
+        row = served.http.get("/adapters/tutor/history").json()["data"][-1]
+        assert (row["kind"], row["version"]) == ("rollback", rolled_back)
+        assert row["previous"] != rolled_back
         seen.update(job=job.id, active=rolled_back)
         move(served, folders, seen)
 

@@ -10,6 +10,7 @@ from collm.errors import CapacityError
 from collm.types import FinishReason, VersionId
 from factories.fake_replica import BASE_MODEL, VERSION, FakeReplica, Hold, events_for, saying
 from factories.server_thread import running_server
+from factories.waiting import WAIT_S
 
 MESSAGES = [{"role": "user", "content": "Say hello."}]
 
@@ -79,7 +80,7 @@ def test_chat_stream_says_role_text_end_and_usage(client, script):
 
 def test_stream_is_well_formed_event_stream(server, script):
     body = {"model": BASE_MODEL, "messages": MESSAGES, "stream": True}
-    response = httpx.post(server.url + "/v1/chat/completions", json=body)
+    response = httpx.post(server.url + "/v1/chat/completions", json=body, timeout=WAIT_S)
     assert response.headers["content-type"].startswith("text/event-stream")
     frames = response.text.split("\n\n")
     assert frames[-2:] == ["data: [DONE]", ""]
@@ -248,7 +249,9 @@ def test_failure_in_the_middle_is_an_error_event_and_no_done(server, script):
         lambda request: [*events_for(request, b"He")[:1], _failed(request, ValueError("secret"))]
     )
     body = {"model": BASE_MODEL, "messages": MESSAGES, "stream": True}
-    frames = httpx.post(server.url + "/v1/chat/completions", json=body).text.split("\n\n")
+    frames = httpx.post(server.url + "/v1/chat/completions", json=body, timeout=WAIT_S).text.split(
+        "\n\n"
+    )
     error = json.loads(frames[-2].removeprefix("data: "))["error"]
     assert error["code"] == "internal_error"
     assert "secret" not in error["message"]

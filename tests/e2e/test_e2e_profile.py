@@ -13,8 +13,6 @@ from collm.sim.profile import parse_profile
 from collm.training.config import JobConfig
 from factories.checkpoints import tiny_checkpoint
 
-SECONDS = 6.0
-
 
 @pytest.fixture
 def config(tmp_path) -> CollmConfig:
@@ -41,8 +39,19 @@ def test_time_too_short_for_a_curve_is_told_before_the_load(config, chats, capsy
     assert "requests beside training" not in capsys.readouterr().err
 
 
+def measure_long_enough(config, chats):
+    """Give it more time where the machine has too much else to do."""
+    for seconds in (6.0, 30.0):
+        try:
+            return measure(config, chats, seconds, seed=0)
+        except ConfigError as error:
+            if "give it more time" not in str(error):
+                raise
+    return measure(config, chats, 150.0, seed=0)
+
+
 def test_measured_replica_has_a_profile_that_can_be_simulated(config, chats) -> None:
-    found = measure(config, chats, SECONDS, seed=0)
+    found = measure_long_enough(config, chats)
     assert found.origin == "measured"
     assert parse_profile(found.to_json(), "here") == found
     assert found.training.num_layers == 2

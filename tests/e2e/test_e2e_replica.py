@@ -1,6 +1,9 @@
 """The official client against a real replica of a tiny model."""
 
+import itertools
 import logging
+import threading
+from contextlib import closing
 
 import httpx
 import openai
@@ -11,14 +14,9 @@ from collm.engine.scheduler import Scheduler
 from collm.errors import CollmError
 from factories.checkpoints import tiny_checkpoint
 from factories.engines import build_engine, generate
-from factories.replicas import (
-    BASE_MODEL,
-    greedy,
-    open_tiny_replica,
-    publish_on_disk,
-    wait_until,
-)
+from factories.replicas import BASE_MODEL, greedy, open_tiny_replica, publish_on_disk
 from factories.server_thread import running_server
+from factories.waiting import WAIT_S, wait_until
 
 MESSAGES = [{"role": "user", "content": "What is the capital of France?"}]
 PROMPT = "The quick brown fox jumps over the lazy dog while"
@@ -33,32 +31,38 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture
 def open_client(checkpoint, tmp_path):
     """Serve a replica of its own; the client knows it as ``replica`` and ``server``."""
-    replica = open_tiny_replica(checkpoint, tmp_path)
-    with running_server(backends_of(replica)) as server, client_of(server) as client:
+    with (
+        closing(open_tiny_replica(checkpoint, tmp_path)) as replica,
+        running_server(backends_of(replica)) as server,
+        client_of(server) as client,
+    ):
         client.replica, client.server = replica, server
         yield client
-    replica.close()
 
 
 @pytest.fixture(scope="module")
 def shared(checkpoint, tmp_path_factory):
     """A replica of the base alone, for tests that leave nothing behind."""
-    replica = open_tiny_replica(checkpoint, tmp_path_factory.mktemp("data"))
-    with running_server(backends_of(replica)) as server, client_of(server) as client:
+    with (
+        closing(open_tiny_replica(checkpoint, tmp_path_factory.mktemp("data"))) as replica,
+        running_server(backends_of(replica)) as server,
+        client_of(server) as client,
+    ):
         client.replica, client.server = replica, server
         yield client
-    replica.close()
 
 
 @pytest.fixture
 def versioned(checkpoint, tmp_path):
     """A replica with three versions on disk, of which the first is active."""
     publish_on_disk(checkpoint, tmp_path, 1, 2, 3, num_promoted=1)
-    replica = open_tiny_replica(checkpoint, tmp_path)
-    with running_server(backends_of(replica)) as server, client_of(server) as client:
+    with (
+        closing(open_tiny_replica(checkpoint, tmp_path)) as replica,
+        running_server(backends_of(replica)) as server,
+        client_of(server) as client,
+    ):
         client.replica, client.server = replica, server
         yield client
-    replica.close()
 
 
 def client_of(server):
@@ -188,7 +192,15 @@ def test_bad_request_is_refused_by_name_and_the_next_one_served(shared, body, st
     assert complete(shared, max_tokens=2).usage.completion_tokens == 2
 
 
-def test_client_that_leaves_gives_its_blocks_back(open_client):
+def test_client_that_leaves_gives_its_blocks_back(open_client, monkeypatch):
+    has_left, schedule = threading.Event(), Scheduler.schedule
+
+    def schedule_slowly(scheduler, now_s):
+        if scheduler.num_running:
+            has_left.wait(0.1)
+        return schedule(scheduler, now_s)
+
+    monkeypatch.setattr(Scheduler, "schedule", schedule_slowly)
     streams = [
         open_client.completions.create(
             model=BASE_MODEL,
@@ -205,6 +217,7 @@ def test_client_that_leaves_gives_its_blocks_back(open_client):
     wait_until(lambda: used_blocks(open_client) > 0)
     for stream in streams:
         stream.close()
+    has_left.set()
     wait_until(lambda: used_blocks(open_client) == 0)
     assert open_client.replica.client.snapshot()["running"] == 0
     assert complete(open_client).usage.completion_tokens == 24
@@ -248,8 +261,8 @@ def test_rollback_of_the_first_version_over_http_leaves_the_base(versioned):
     assert (answer["version"], answer["adapter"], answer["is_active"]) == ("base", "tutor", True)
     with pytest.raises(openai.NotFoundError, match="'tutor' does not exist; available: tiny"):
         complete(versioned, "tutor")
-    history = httpx.get(versioned.server.url + "/adapters/tutor/history").json()["data"]
-    row = history[-1]
+    history = httpx.get(versioned.server.url + "/adapters/tutor/history", timeout=WAIT_S).json()
+    row = history["data"][-1]
     assert (row["kind"], row["version"], row["previous"]) == ("rollback", "base", "tutor@1")
     again = post(versioned, "/adapters/rollback", adapter="tutor")
     assert (again.status_code, again.json()["error"]["code"]) == (404, "model_not_found")
@@ -292,19 +305,25 @@ def test_prefix_cache_hits_never_cross_versions(versioned):
 def test_server_exits_with_an_error_when_the_step_loop_fails(
     checkpoint, tmp_path, monkeypatch, caplog
 ):
-    def fail(*_):
-        raise RuntimeError("made to fail")
+    num_steps, schedule = itertools.count(), Scheduler.schedule
+
+    def fail_after_some(scheduler, now_s):
+        if scheduler.num_running and next(num_steps) == 5:
+            raise RuntimeError("made to fail")
+        return schedule(scheduler, now_s)
 
     caplog.set_level(logging.CRITICAL)
-    replica = open_tiny_replica(checkpoint, tmp_path)
-    with running_server(backends_of(replica)) as server, client_of(server) as client:
+    with (
+        closing(open_tiny_replica(checkpoint, tmp_path)) as replica,
+        running_server(backends_of(replica)) as server,
+        client_of(server) as client,
+    ):
+        monkeypatch.setattr(Scheduler, "schedule", fail_after_some)
         stream = client.completions.create(
             model=BASE_MODEL, prompt=PROMPT, stream=True, **(GREEDY | {"max_tokens": 200})
         )
         next(stream)
-        monkeypatch.setattr(Scheduler, "schedule", fail)
         with pytest.raises(openai.APIError, match="replica ended"):
             list(stream)
         server.join()
         assert isinstance(server.error, CollmError)
-    replica.close()

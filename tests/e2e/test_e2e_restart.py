@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import asdict
 
 import httpx
@@ -16,9 +17,10 @@ from collm.engine.config import MemoryConfig
 from collm.lora.config import LoraConfig
 from collm.store.data_folder import DataFolder
 from factories.checkpoints import tiny_checkpoint
-from factories.replicas import CHATS, learning, open_tiny_replica, wait_until
+from factories.replicas import CHATS, learning, open_tiny_replica
 from factories.server_thread import running_server
 from factories.training import gate_config
+from factories.waiting import wait_until
 
 CHAT = {
     "model": "tutor",
@@ -47,12 +49,11 @@ def check_training_goes_on(checkpoint, data_dir):
     with DataFolder(data_dir, max_versions=1000, now_s=lambda: 0.0) as data:
         (job,) = data.jobs.unfinished()
         saved = data.checkpoints.load("tutor").meta
-    replica = open_tiny_replica(checkpoint, data_dir, learning(), **ROOMS)
-    assert replica.client.snapshot()["adapters"]["tutor"]["step"] >= int(saved["num_steps"])
-    wait_until(
-        lambda: replica.client.snapshot()["adapters"]["tutor"]["step"] > int(saved["num_steps"])
-    )
-    replica.close()
+    with closing(open_tiny_replica(checkpoint, data_dir, learning(), **ROOMS)) as replica:
+        assert replica.client.snapshot()["adapters"]["tutor"]["step"] >= int(saved["num_steps"])
+        wait_until(
+            lambda: replica.client.snapshot()["adapters"]["tutor"]["step"] > int(saved["num_steps"])
+        )
     with DataFolder(data_dir, max_versions=1000, now_s=lambda: 0.0) as data:
         events = data.job_logs.events(job.job_id, limit=1_000).items
         later = data.checkpoints.load("tutor").meta
@@ -116,7 +117,7 @@ def process(folders, tmp_path):
         )
     yield process
     process.kill()
-    process.wait(30)
+    process.wait(60)
     process.stdout.close()
 
 
@@ -135,7 +136,7 @@ def test_killed_replica_comes_back_with_its_versions_and_its_training(folders, p
 
     wait_until(has_answered_two_versions_and_saved)
     process.send_signal(signal.SIGKILL)
-    process.wait(30)
+    process.wait(60)
 
     with DataFolder(data_dir, max_versions=1000, now_s=lambda: 0.0) as data:
         active = data.decisions.active()["tutor"]
@@ -147,8 +148,10 @@ def test_killed_replica_comes_back_with_its_versions_and_its_training(folders, p
 
     check_training_goes_on(checkpoint, shutil.copytree(data_dir, data_dir.parent / "copy"))
 
-    replica = open_tiny_replica(checkpoint, data_dir, **ROOMS)
-    with running_server(backends_of(replica)) as server:
+    with (
+        closing(open_tiny_replica(checkpoint, data_dir, **ROOMS)) as replica,
+        running_server(backends_of(replica)) as server,
+    ):
         serving = {info.version: info for info in replica.client.versions()}
         assert serving[active].is_active
         assert ask(server.url)[0] == active
@@ -159,14 +162,14 @@ def test_killed_replica_comes_back_with_its_versions_and_its_training(folders, p
             assert serving[version].digest == published[version]
             assert ask(server.url) == (version, answers[version])
         last = version
-    replica.close()
 
-    replica = open_tiny_replica(checkpoint, data_dir, learning(), **ROOMS)
-    with running_server(backends_of(replica)) as server:
+    with (
+        closing(open_tiny_replica(checkpoint, data_dir, learning(), **ROOMS)) as replica,
+        running_server(backends_of(replica)) as server,
+    ):
         version, text = ask(server.url)
         assert version == last or number_of(version) > max(map(number_of, published))
         assert text == answers.get(version, text)
         # Its job ended when the configuration had none; this is another one.
         wait_until(lambda: replica.client.snapshot()["adapters"]["tutor"]["step"] > 0)
         assert replica.client.snapshot()["adapters"]["tutor"]["error"] is None
-    replica.close()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,18 +20,29 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture
 def cluster(tmp_path, checkpoint):
-    cluster = Cluster(tmp_path, checkpoint)
-    yield cluster
-    cluster.close()
+    with closing(Cluster(tmp_path, checkpoint)) as cluster:
+        cluster.wait_ready()
+        yield cluster
+
+
+def kill_while_it_trains(cluster, name):
+    """Kill a replica in the midst of a round; return the round, its end, and the killed pid."""
+    for _ in range(4):
+        number = wait_until(
+            lambda: cluster.status(cluster.latest()) == "training" and cluster.latest()
+        )
+        killed = wait_until(lambda: cluster.replica_pids.get(name))
+        os.kill(killed, signal.SIGKILL)
+        status, outcomes = cluster.await_end(number)
+        if outcomes[name] != "reported":
+            return number, status, outcomes, killed
+        wait_until(lambda killed=killed: cluster.replica_pids.get(name, killed) != killed)
+    raise AssertionError("each time it had reported before the kill")
 
 
 def test_round_of_a_killed_replica_ends_with_the_others_and_it_catches_up(cluster):
     wait_until(cluster.promoted)
-    number = cluster.latest() + 1
-    wait_until(lambda: cluster.status(number) == "training")
-    killed = cluster.replica_pids["r1"]
-    os.kill(killed, signal.SIGKILL)
-    status, outcomes = cluster.await_end(number)
+    number, status, outcomes, killed = kill_while_it_trains(cluster, "r1")
     assert status in ("done", "refused")
     assert outcomes["r0"] == "reported"
     assert outcomes["r1"] in ("dead", "late", "failed")

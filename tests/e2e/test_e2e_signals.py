@@ -9,6 +9,7 @@ import pytest
 
 from factories.child_path import PYTHONPATH
 from factories.fake_replica import BASE_MODEL
+from factories.waiting import WAIT_S
 
 PROGRAM = """
 import sys
@@ -45,7 +46,7 @@ def process():
     )
     yield process
     process.kill()
-    process.wait(10)
+    process.wait(WAIT_S)
     process.stdin.close()
     process.stdout.close()
 
@@ -56,7 +57,7 @@ def test_signal_lets_the_open_stream_end(process, number):
     assert line.startswith("collm is ready at http://127.0.0.1:")
     url = line.split()[-1]
     body = {"model": BASE_MODEL, "messages": [{"role": "user", "content": "x"}], "stream": True}
-    with httpx.stream("POST", url + "/v1/chat/completions", json=body, timeout=20) as response:
+    with httpx.stream("POST", url + "/v1/chat/completions", json=body, timeout=WAIT_S) as response:
         lines = response.iter_lines()
         while '"content":"H"' not in next(lines):
             pass
@@ -64,18 +65,18 @@ def test_signal_lets_the_open_stream_end(process, number):
         process.stdin.write("go\n")
         process.stdin.flush()
         assert "data: [DONE]" in list(lines)
-    assert process.wait(10) == 0
+    assert process.wait(WAIT_S) == 0
     assert process.stdout.read() == "ended well\n"
 
 
 def test_second_signal_ends_the_open_stream_with_an_error_event(process):
     url = process.stdout.readline().split()[-1]
     body = {"model": BASE_MODEL, "messages": [{"role": "user", "content": "x"}], "stream": True}
-    with httpx.stream("POST", url + "/v1/chat/completions", json=body, timeout=20) as response:
+    with httpx.stream("POST", url + "/v1/chat/completions", json=body, timeout=WAIT_S) as response:
         lines = response.iter_lines()
         while '"content":"H"' not in next(lines):
             pass
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
         assert any('"code": "unavailable"' in line for line in lines)
-    assert process.wait(10) == 0
+    assert process.wait(WAIT_S) == 0

@@ -5,10 +5,8 @@ before it, if that is 8. A front writes its pid into the file that COLLM_TEST_FR
 """
 
 import argparse
-import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 from collm.cli import main as command_line
 from collm.cli.parent_watch import end_with_stdin
@@ -18,6 +16,7 @@ from collm.server.run import run
 from factories.fake_backends import fake_backends
 from factories.fake_replica import BASE_MODEL, FakeReplica, Hold, events_for
 from factories.fake_rounds import FakeRoundDesk
+from factories.noting_child import note_front_pid
 from factories.snapshots import make_snapshot
 
 GRACE_S = 20.0
@@ -44,7 +43,7 @@ def run_replica(name):
 
 def main():
     if sys.argv[1] == "front":
-        Path(os.environ["COLLM_TEST_FRONT_PID"]).write_text(str(os.getpid()))
+        note_front_pid()
         command_line.main()
         return
     parser = argparse.ArgumentParser()

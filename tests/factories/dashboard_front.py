@@ -1,14 +1,16 @@
 """A front with scripted replicas, in a thread of its own: a browser is driven beside it."""
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
 from factories.dashboard import ShownReplica
 from factories.front_server import FrontServer, running_front
+from factories.ports import reserved_address
+from factories.waiting import WAIT_S
 
 _LOOK_S = 0.25
 
@@ -19,37 +21,54 @@ class DashboardFront:
     def __init__(self, replicas: Mapping[str, ShownReplica], **settings: Any) -> None:
         self.replicas = replicas
         self._settings = settings
-        self._address = _reserved_address()
+        self._address = reserved_address()
         self._port = self._address.getsockname()[1]
         self._thread: threading.Thread | None = None
         self.url = f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+        ready: Future[FrontServer] = Future()
+        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
         self._thread.start()
-        assert self._ready.wait(10)
+        self.server = ready.result(WAIT_S)
 
-    async def _main(self) -> None:
+    def _run(self, ready: "Future[FrontServer]") -> None:
+        try:
+            asyncio.run(self._main(ready))
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    async def _main(self, ready: "Future[FrontServer]") -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         scripts = {name: replica.script for name, replica in self.replicas.items()}
         async with running_front(
             scripts, port=self._port, has_dashboard=True, **self._settings
         ) as server:
-            self.server = server
-            self._ready.set()
+            ready.set_result(server)
             refreshing = asyncio.create_task(_refresh(server))
             await self._stop.wait()
             refreshing.cancel()
 
     def call(self, act: Callable[[FrontServer], None]) -> None:
-        """Do something in the front's own thread."""
-        self._loop.call_soon_threadsafe(act, self.server)
+        """Do something in the front's own thread, and wait until it is done."""
+        done: Future[None] = Future()
+
+        def do() -> None:
+            try:
+                done.set_result(act(self.server))
+            except Exception as error:
+                done.set_exception(error)
+
+        self._loop.call_soon_threadsafe(do)
+        done.result(WAIT_S)
 
     def stop(self) -> None:
         if self._thread is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(20)
+            if self._thread.is_alive():
+                self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(WAIT_S)
             assert not self._thread.is_alive()
             self._thread = None
 
@@ -63,17 +82,6 @@ async def _refresh(server: FrontServer) -> None:
         server.clock.advance(_LOOK_S)
         await server.front.registry.refresh()
         await asyncio.sleep(_LOOK_S)
-
-
-def _reserved_address() -> socket.socket:
-    """Return a socket that never listens, so that no one else is given its port meanwhile.
-
-    A listener of this port may be bound beside it, for both allow the address to be used again.
-    """
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind(("127.0.0.1", 0))
-    return sock
 
 
 @contextmanager

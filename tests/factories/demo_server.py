@@ -53,6 +53,7 @@ def add_front(app: FastAPI, settings: dict) -> None:
 
 
 def main() -> None:
+    print("process", os.getpid(), flush=True)
     if sys.argv[1] == "refuse":
         sys.exit("no such model")
     script = {"die": die, "hang": hang}.get(sys.argv[1], saying(b"timer"))

@@ -19,6 +19,7 @@ from collm.types import (
     VersionId,
     VersionInfo,
 )
+from factories.waiting import WAIT_S
 
 EOS = 256
 """The one special token; lower ids are bytes."""
@@ -238,7 +239,7 @@ class FakeReplica:
     def release(self) -> None:
         """Let every request go on, those that have not come to their hold yet as well."""
         self._is_released = True
-        for loop, event in self._held.values():
+        for loop, event in tuple(self._held.values()):
             loop.call_soon_threadsafe(event.set)
 
     def abort(self, request_id: RequestId) -> None:
@@ -250,7 +251,7 @@ class FakeReplica:
     def wait_closed_early(self, count: int = 1) -> bool:
         """Wait until so many requests were closed before their end."""
         with self.closing:
-            return self.closing.wait_for(lambda: len(self.closed_early) >= count, timeout=10)
+            return self.closing.wait_for(lambda: len(self.closed_early) >= count, WAIT_S)
 
     def models(self) -> tuple[ModelCard, ...]:
         return (

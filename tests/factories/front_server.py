@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -28,6 +28,7 @@ from collm.server.front.run import serve_front
 from collm.server.run import bind
 from factories.scripted_upstream import Script, ScriptedUpstream
 from factories.snapshots import make_snapshot
+from factories.waiting import WAIT_S
 
 
 class FakeStates:
@@ -92,44 +93,64 @@ async def running_front(
         has_dashboard: Whether replicas are asked for their figures every second.
         settings: Of the listener.
     """
-    upstreams = {name: ScriptedUpstream(name, script) for name, script in (scripts or {}).items()}
+    async with AsyncExitStack() as stack:
+        upstreams = await _listening(scripts or {}, stack)
+        endpoints = [*(upstream.endpoint for upstream in upstreams.values()), *others]
+        clock, sent = ManualClock(100.0), Sent()
+        source = FakeStates(_idle(endpoints) | dict(states or {}))
+        registry = Registry(source, sent, clock, RegistryConfig())
+        registry.adopt(endpoints)
+        await registry.refresh()
+        backends = FrontBackends(
+            registry=registry,
+            router=Router(router or RouterConfig(), Random(0)),
+            sent=sent,
+            clock=clock,
+            rounds=rounds or NoRounds(),
+            traces=traces or NoTraces(),
+            planning=planning or NoPlanner(),
+        )
+        config = ServerConfig(**{"port": 0, **settings})
+        app, stop = make_front_app(backends, config, admin_key=admin_key), asyncio.Event()
+        if not has_dashboard:
+            app.state.dashboard = None
+        serving, url = await _serve(app, config, stop, stack)
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=WAIT_S))
+        yield FrontServer(app, app.state.front, http, url, clock, source, upstreams, serving, stop)
+
+
+async def _listening(
+    scripts: Mapping[str, Script], stack: AsyncExitStack
+) -> dict[str, ScriptedUpstream]:
+    """Start replicas, which end with ``stack``."""
+    upstreams = {name: ScriptedUpstream(name, script) for name, script in scripts.items()}
     for upstream in upstreams.values():
         await upstream.start()
-    endpoints = [*(upstream.endpoint for upstream in upstreams.values()), *others]
-    clock, sent = ManualClock(100.0), Sent()
-    source = FakeStates(
-        {
-            one.replica_id: make_snapshot(one.replica_id, queued_prefill_tokens=4_000 * number)
-            for number, one in enumerate(endpoints)
-        }
-        | dict(states or {})
-    )
-    registry = Registry(source, sent, clock, RegistryConfig())
-    registry.adopt(endpoints)
-    await registry.refresh()
-    backends = FrontBackends(
-        registry=registry,
-        router=Router(router or RouterConfig(), Random(0)),
-        sent=sent,
-        clock=clock,
-        rounds=rounds or NoRounds(),
-        traces=traces or NoTraces(),
-        planning=planning or NoPlanner(),
-    )
-    config = ServerConfig(**{"port": 0, **settings})
-    app, stop = make_front_app(backends, config, admin_key=admin_key), asyncio.Event()
-    if not has_dashboard:
-        app.state.dashboard = None
+        stack.push_async_callback(upstream.stop)
+    return upstreams
+
+
+def _idle(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """Return snapshots of which each has more to do than the one before."""
+    return {
+        one.replica_id: make_snapshot(one.replica_id, queued_prefill_tokens=4_000 * number)
+        for number, one in enumerate(endpoints)
+    }
+
+
+async def _serve(
+    app: FastAPI, config: ServerConfig, stop: asyncio.Event, stack: AsyncExitStack
+) -> "tuple[asyncio.Task[None], str]":
+    """Start to serve, until ``stack`` ends; return the task and the address."""
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve_front(app, bind(config), stop, ready.set_result, ()))
-    url = await ready
-    try:
-        async with httpx.AsyncClient(base_url=url, timeout=10) as http:
-            yield FrontServer(
-                app, app.state.front, http, url, clock, source, upstreams, serving, stop
-            )
-    finally:
+
+    async def end() -> None:
         stop.set()
-        await asyncio.wait_for(serving, 10)
-        for upstream in upstreams.values():
-            await upstream.stop()
+        await asyncio.wait_for(serving, WAIT_S)
+
+    stack.push_async_callback(end)
+    await asyncio.wait((serving, ready), return_when=asyncio.FIRST_COMPLETED)
+    if serving.done():
+        await serving  # it says why it is not ready
+    return serving, ready.result()

@@ -13,7 +13,7 @@ import httpx
 
 from collm.chats import Sample, parse_sample
 from collm.cli.replica_process import backends_of
-from collm.clock import MonotonicClock
+from collm.clock import Clock, MonotonicClock
 from collm.cluster.aggregating import ChildAggregator
 from collm.cluster.client import ReplicaControl
 from collm.cluster.coordinator import Coordinator
@@ -35,9 +35,27 @@ from collm.server.service import Membership
 from collm.store.front_folder import FrontFolder
 from factories.replicas import BASE_MODEL, learning, settings, training
 from factories.server_thread import ServerThread, running_server
+from factories.waiting import WAIT_S
 
 SECRET = "secret"
 ADAPTER = "tutor"
+_PATIENT = RegistryConfig(timeout_s=WAIT_S, dead_after_s=WAIT_S)
+"""A machine that has far too much to do makes no replica a dead one."""
+_LONGEST_S = 300.0
+"""Longest that rounds take together, on a machine however busy."""
+
+
+class SkippingClock(MonotonicClock):
+    """The machine's clock, of which a test skips what it need not wait for."""
+
+    def __init__(self) -> None:
+        self._skipped_s = 0.0
+
+    def skip(self, seconds: float) -> None:
+        self._skipped_s += seconds
+
+    def now_s(self) -> float:
+        return super().now_s() + self._skipped_s
 
 
 def chats(subject: str, answers: Sequence[str], count: int = 120) -> tuple[Sample, ...]:
@@ -65,14 +83,18 @@ class LiveReplica:
         return self.server.url
 
     def kill(self) -> None:
-        if self.server._thread.is_alive():
-            self.server.ask_to_stop()
-            self.server.join()
+        self.server.ask_to_stop()
+        self.server.join()
 
     @property
     def active(self) -> str | None:
         versions = self.replica.client.versions()
         return next((str(info.version) for info in versions if info.is_active), None)
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps taken."""
+        return int(self.replica.client.snapshot()["adapters"][ADAPTER]["step"])
 
 
 @contextmanager
@@ -101,10 +123,14 @@ def coordinate(
     config: RoundConfig,
     is_done: Callable[[dict[str, Any]], bool],
     *,
-    timeout_s: float = 120.0,
     between: Callable[[dict[str, Any]], None] = lambda status: None,
+    clock: Clock | None = None,
 ) -> dict[str, Any]:
-    """Run a coordinator until its adapter's status ``is_done``; return that."""
+    """Run a coordinator until its adapter's status ``is_done``; return that.
+
+    What is on record may not have reached the replicas yet, and then never does: ``is_done`` asks
+    them as well.
+    """
     endpoints = folder / "endpoints.json"
     write_endpoints(
         endpoints,
@@ -113,7 +139,8 @@ def coordinate(
             for it in replicas
         ],
     )
-    return asyncio.run(_coordinate(folder, endpoints, config, is_done, timeout_s, between))
+    timing = Timing(clock or MonotonicClock(), time.time, asyncio.sleep)
+    return asyncio.run(_coordinate(folder, endpoints, config, is_done, between, timing))
 
 
 async def _coordinate(
@@ -121,14 +148,13 @@ async def _coordinate(
     endpoints: Path,
     config: RoundConfig,
     is_done: Callable[[dict[str, Any]], bool],
-    timeout_s: float,
     between: Callable[[dict[str, Any]], None],
+    timing: Timing,
 ) -> dict[str, Any]:
-    clock, sent = MonotonicClock(), Sent()
+    sent = Sent()
     async with httpx.AsyncClient(trust_env=False) as http:
-        registry = Registry(HttpSnapshotSource(http), sent, clock, RegistryConfig())
+        registry = Registry(HttpSnapshotSource(http), sent, MonotonicClock(), _PATIENT)
         members = Members(lambda: registry.table, lambda url: ReplicaControl(http, url, SECRET))
-        timing = Timing(clock, time.time, asyncio.sleep)
         with FrontFolder(folder / "front", max_versions=20, now_s=time.time) as front:
             coordinator = Coordinator(
                 [config],
@@ -138,14 +164,14 @@ async def _coordinate(
                 timing,
                 base_model=BASE_MODEL,
                 demand=sent.demand,
-                spreader=Spreader(members, front, timing),
+                spreader=Spreader(members, front, timing, within_s=WAIT_S),
             )
             tasks = [
                 asyncio.create_task(registry.run(EndpointsWatch(endpoints))),
                 asyncio.create_task(coordinator.run()),
             ]
             try:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(_LONGEST_S):
                     while not is_done(status := coordinator.status()[config.adapter]):
                         await asyncio.to_thread(between, status)
                         await asyncio.sleep(0.05)

@@ -9,7 +9,15 @@ from pathlib import Path
 
 from collm.cli.main import main
 
+
+def note_front_pid() -> None:
+    """Write the pid in one go: a reader finds the one before or this one, whole."""
+    path = Path(os.environ["COLLM_TEST_FRONT_PID"])
+    path.with_suffix(".new").write_text(str(os.getpid()))
+    path.with_suffix(".new").replace(path)
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "front":
-        Path(os.environ["COLLM_TEST_FRONT_PID"]).write_text(str(os.getpid()))
+        note_front_pid()
     main()

@@ -1,8 +1,6 @@
 """A replica on a tiny model: whole, or as a step loop that a test drives by hand."""
 
 import json
-import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -128,14 +126,6 @@ def publish_on_disk(
             if number <= num_promoted:
                 data.decisions.promote(published.version, "for a test", {})
     return states
-
-
-def wait_until(is_true: Callable[[], Any], timeout_s: float = 60.0) -> None:
-    """Look again and again until ``is_true()``; fail the test after ``timeout_s``."""
-    deadline_s, pause = time.monotonic() + timeout_s, threading.Event()
-    while not is_true():
-        assert time.monotonic() < deadline_s, "waited in vain"
-        pause.wait(0.02)
 
 
 def learnable_job(decoder: Decoder, config: JobConfig) -> Job:

@@ -5,17 +5,22 @@ import os
 import sqlite3
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from contextlib import closing
+from typing import TypeVar
 
 import httpx
 import yaml
 
 from collm.cluster.endpoints import read_endpoints
+from factories import waiting
 from factories.child_path import PYTHONPATH
 
+T = TypeVar("T")
+
 ADAPTER = "tutor"
-TIMEOUT_S = 90
+TIMEOUT_S = 240.0
+"""Longest that anything takes, a few rounds included, on a machine however busy."""
 GATE = {"error": 0.2, "min_samples": 4, "min_slice_samples": 2, "max_samples": 32}
 JOB = {"rank": 4, "warmup_steps": 0, "tokens_per_step": 200, "micro_batch_tokens": 256,
        "held_out_share": 0.2, "learning_rate": 3e-3}  # fmt: skip
@@ -41,12 +46,8 @@ HALVES = {
 }
 
 
-def wait_until(is_so, pause_s=0.02):
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not (found := is_so()):
-        assert time.monotonic() < deadline_s
-        time.sleep(pause_s)
-    return found
+def wait_until(is_so: Callable[[], T], *, pause_s: float = 0.02) -> T:
+    return waiting.wait_until(is_so, pause_s=pause_s, within_s=TIMEOUT_S)
 
 
 class Cluster:
@@ -82,11 +83,16 @@ class Cluster:
                 "COLLM_TEST_FRONT_PID": str(self.front_pid_file), "COLLM_TEST_BACKOFF_S": "0.1",
             },
         )  # fmt: skip
-        self.http = httpx.Client(base_url=self.process.stdout.readline().split()[-1], timeout=30)
+        self.http = httpx.Client(timeout=waiting.WAIT_S)
+
+    def wait_ready(self):
+        line = self.process.stdout.readline()
+        assert line.startswith("collm is ready at "), line
+        self.http.base_url = line.split()[-1]
 
     @property
     def front_pid(self):
-        return int(self.front_pid_file.read_text() or 0)
+        return int(self.front_pid_file.read_text())
 
     @property
     def replica_pids(self):
@@ -96,7 +102,8 @@ class Cluster:
     def journal(self, sql, *values):
         """Read the front's database beside it, whether it lives or not."""
         path = self.folder / "front" / "front.db"
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        database = sqlite3.connect(f"file:{path}?mode=ro", timeout=waiting.WAIT_S, uri=True)
+        with closing(database):
             return database.execute(sql, values).fetchall()
 
     def status(self, number):

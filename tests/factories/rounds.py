@@ -15,6 +15,7 @@ from collm.federated.rounds import RoundPlan, RoundStatus
 from collm.store.front_folder import FrontFolder
 from collm.store.rounds import RoundRecord
 from factories.fake_members import DIGEST, FakeAggregator, FakeCluster, FakeTime
+from factories.waiting import WAIT_S
 
 ADAPTER = "ours"
 
@@ -107,6 +108,6 @@ def coordinator(
         timing,
         base_model="tiny",
         demand=lambda adapter, member: 0.0,
-        spreader=Spreader(members, folder, timing),
+        spreader=Spreader(members, folder, timing, within_s=WAIT_S),
         wanted=lambda adapter: wanted,
     )

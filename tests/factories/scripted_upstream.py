@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from collm.cluster.endpoints import Endpoint
+from factories.ports import reserved_address
 
 Script = Callable[["Line"], Awaitable[None]]
 """Answers one request; returning leaves the connection open for the next."""
@@ -69,8 +70,9 @@ class ScriptedUpstream:
     endpoint: Endpoint = field(init=False)
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port = self._server.sockets[0].getsockname()[1]
+        self._address = reserved_address()
+        port = self._address.getsockname()[1]
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         self.endpoint = Endpoint(
             replica_id=self.name, url=f"http://127.0.0.1:{port}", pid=1, started_at_s=0.0
         )
@@ -101,6 +103,7 @@ class ScriptedUpstream:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._address.close()
 
 
 async def _read_request(reader: asyncio.StreamReader) -> Seen:

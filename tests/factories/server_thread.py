@@ -1,6 +1,7 @@
 """A real HTTP server on a free loopback port, in a thread."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from collm.server.config import ServerConfig
 from collm.server.run import bind, serve
 from collm.server.service import Membership
 from factories.fake_backends import fake_backends
+from factories.ports import reserved_address
+from factories.waiting import WAIT_S
 
 
 class ServerThread:
@@ -20,7 +23,7 @@ class ServerThread:
         self._app = make_app(backends, config, membership)
         self._sock = bind(config)
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), daemon=True)
         self.url = ""
         self.error: BaseException | None = None
 
@@ -40,13 +43,16 @@ class ServerThread:
 
     def start(self) -> None:
         self._thread.start()
-        self._ready.wait(timeout=10)
+        assert self._ready.wait(WAIT_S)
+        if not self.url:
+            raise self.error or AssertionError("it is not ready")
 
     def ask_to_stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
+        with contextlib.suppress(RuntimeError):  # its loop is closed: it ends already
+            self._loop.call_soon_threadsafe(self._stop.set)
 
     def join(self) -> None:
-        self._thread.join(timeout=15)
+        self._thread.join(WAIT_S)
         assert not self._thread.is_alive()
 
 
@@ -54,14 +60,18 @@ class ServerThread:
 def running_server(
     served: Backends | Replica, membership: Membership | None = None, **settings: object
 ) -> Iterator[ServerThread]:
-    """Serve; a replica alone gets fakes for everything else."""
-    config = ServerConfig(port=0, **settings)  # type: ignore[arg-type]
+    """Serve; a replica alone gets fakes for everything else.
+
+    The port stays the server's own when that has ended.
+    """
     backends = served if isinstance(served, Backends) else fake_backends(served)
-    server = ServerThread(backends, config, membership)
-    server.start()
-    try:
-        yield server
-    finally:
-        if server.error is None and server._thread.is_alive():
-            server.ask_to_stop()
-        server.join()
+    with reserved_address() as address:
+        config = ServerConfig(port=address.getsockname()[1], **settings)  # type: ignore[arg-type]
+        server = ServerThread(backends, config, membership)
+        try:
+            server.start()
+            yield server
+        finally:
+            if server.error is None:
+                server.ask_to_stop()
+            server.join()

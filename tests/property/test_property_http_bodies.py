@@ -17,8 +17,9 @@ from collm.server.adapter_schemas import (
 )
 from collm.server.schemas import ChatBody, CompletionBody
 from factories.checkpoints import tiny_checkpoint
-from factories.replicas import BASE_MODEL, open_tiny_replica, publish_on_disk, wait_until
+from factories.replicas import BASE_MODEL, open_tiny_replica, publish_on_disk
 from factories.server_thread import running_server
+from factories.waiting import wait_until
 
 MESSAGE = {"role": "user", "content": "hi"}
 BODIES = {

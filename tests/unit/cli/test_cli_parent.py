@@ -2,13 +2,11 @@
 
 import contextlib
 import os
-import re
 import signal
 import socket
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,16 +14,8 @@ import pytest
 from collm.cli.config_file import load_config
 from collm.cluster.endpoints import read_endpoints
 from factories.child_path import PYTHONPATH
-
-TIMEOUT_S = 30
-
-
-def wait_until(is_so):
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not (found := is_so()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-    return found
+from factories.ports import reserved_address
+from factories.waiting import WAIT_S, wait_until
 
 
 def is_running(pid):
@@ -39,14 +29,18 @@ def is_running(pid):
 
 
 class Parent:
-    def __init__(self, folder, *options, **environment):
+    """Its port stays its own when it has ended."""
+
+    def __init__(self, folder, **environment):
         self.folder = folder
+        self._address = reserved_address()
+        self.port = self._address.getsockname()[1]
         self.notes_path = folder / "notes"
         self.process = subprocess.Popen(
             [
                 sys.executable, "-m", "factories.fake_cluster", "factories.fake_child",
-                "--replicas", "2", "--port", "0",
-                "--set", f"replica.data_dir={folder / 'data'}", *options,
+                "--replicas", "2", "--port", str(self.port),
+                "--set", f"replica.data_dir={folder / 'data'}",
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -76,33 +70,45 @@ class Parent:
 
     def wait_ready(self):
         line = self.process.stdout.readline()
-        self.port = int(re.fullmatch(r"collm is ready at http://127.0.0.1:(\d+)\n", line)[1])
+        assert line == f"collm is ready at http://127.0.0.1:{self.port}\n"
 
     def ask_front(self):
         """Return the pid of the front that answers a new connection."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT_S) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_S) as connection:
             return int(connection.recv(100))
 
     def close(self):
         self.process.kill()
-        self.process.communicate(timeout=TIMEOUT_S)
+        self.process.communicate(timeout=WAIT_S)
+        self._address.close()
         for _, pid in self.notes("started"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
-def parent(tmp_path):
-    parent = Parent(tmp_path)
-    yield parent
-    parent.close()
+def start(tmp_path):
+    """Call ``start()`` for a parent; all are ended."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(**environment):
+            parent = Parent(tmp_path, **environment)
+            stack.callback(parent.close)
+            return parent
+
+        yield begin
+
+
+@pytest.fixture
+def parent(start):
+    return start()
 
 
 def test_parent_starts_everything_says_so_and_ends_it_in_order(parent):
     parent.wait_ready()
     assert parent.listed() == {name: parent.pid_of(name) for name in ("r0", "r1")}
     parent.process.send_signal(signal.SIGTERM)
-    _, errors = parent.process.communicate(timeout=TIMEOUT_S)
+    _, errors = parent.process.communicate(timeout=WAIT_S)
     assert parent.process.returncode == 0, errors
     assert parent.notes("ended")[0][0] == "front"
     assert {name for name, _ in parent.notes("ended")} == {"front", "r0", "r1"}
@@ -126,9 +132,8 @@ def test_killed_replica_comes_back_under_its_name(parent):
     parent.wait_ready()
     killed = parent.pid_of("r0")
     os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: parent.listed().keys() == {"r1"})
-    listed = wait_until(lambda: parent.listed() if len(parent.listed()) == 2 else None)
-    assert listed["r0"] not in (killed, listed["r1"])
+    wait_until(lambda: parent.listed().get("r0", killed) != killed)
+    assert parent.listed() == {name: parent.pid_of(name) for name in ("r0", "r1")}
 
 
 def test_connection_made_while_the_front_is_dead_is_answered_by_the_next_one(parent):
@@ -143,7 +148,7 @@ def test_connection_made_while_the_front_is_dead_is_answered_by_the_next_one(par
 def test_nothing_connects_once_the_parent_was_told_to_stop(parent):
     parent.wait_ready()
     parent.process.send_signal(signal.SIGTERM)
-    parent.process.communicate(timeout=TIMEOUT_S)
+    parent.process.communicate(timeout=WAIT_S)
     with pytest.raises(ConnectionRefusedError):
         parent.ask_front()
 
@@ -155,18 +160,18 @@ def test_children_of_a_killed_parent_end_in_good_order(parent):
     wait_until(lambda: not any(is_running(pid) for _, pid in parent.notes("started")))
 
 
-def test_second_parent_of_one_folder_is_refused(parent):
+def test_second_parent_of_one_folder_is_refused(parent, start):
     parent.wait_ready()
-    second = Parent(parent.folder)
-    _, errors = second.process.communicate(timeout=TIMEOUT_S)
+    second = start()
+    _, errors = second.process.communicate(timeout=WAIT_S)
     assert second.process.returncode == 2
     assert "is in use by another collm serve" in errors.splitlines()[-1]
     assert len(parent.notes("started")) == 3
 
 
-def test_replica_that_cannot_run_ends_the_parent_with_its_name(tmp_path):
-    parent = Parent(tmp_path, COLLM_TEST_REFUSES="r1")
-    _, errors = parent.process.communicate(timeout=TIMEOUT_S)
+def test_replica_that_cannot_run_ends_the_parent_with_its_name(start):
+    parent = start(COLLM_TEST_REFUSES="r1")
+    _, errors = parent.process.communicate(timeout=WAIT_S)
     assert parent.process.returncode == 1
     assert "this cannot be" in errors
     assert errors.splitlines()[-1] == "collm: r1 cannot run; it said why"

@@ -6,6 +6,7 @@ import pytest
 
 from collm.cluster.hosts import LocalHost, ProcessSpec
 from collm.errors import CollmError
+from factories.waiting import WAIT_S
 
 LISTEN = """
 import signal, sys
@@ -71,7 +72,7 @@ print("collm is ready at http://127.0.0.1:1", flush=True)
     async def main():
         process = await LocalHost().start(spec(program))
         await process.ready()
-        return await asyncio.wait_for(process.ended(), 20)
+        return await asyncio.wait_for(process.ended(), WAIT_S)
 
     assert asyncio.run(main()) == 0
 

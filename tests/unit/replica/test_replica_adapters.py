@@ -297,6 +297,6 @@ def test_history_and_rollback_of_an_unknown_adapter_list_what_exists(opened):
 
 def test_desk_does_not_wait_for_a_loop_that_has_ended(opened):
     opened.replica.inbox.put(Stop())
-    opened.replica.thread.join(30)
+    opened.replica.thread.join(60)
     with pytest.raises(CollmError, match="step loop has ended"):
         opened.do(opened.desk.rollback("tutor"))

@@ -45,7 +45,7 @@ class Started:
         self.writer.start()
 
     def answer(self):
-        self.inbox.wait(30)
+        self.inbox.wait(60)
         seen = []
         self.inbox.drain(seen.append)
         (message,) = seen
@@ -91,7 +91,7 @@ def test_what_was_submitted_is_on_record_when_it_is_confirmed(started, data):
         started.archive.record_promotion(started.publish(random_adapter(SPEC, 2, seed)))
         started.answer()
     reply = started.archive.submit(lambda data: data.decisions.rollback("a@1", "asked for", {}))
-    assert reply.result(30) is None
+    assert reply.result(60) is None
     assert data.decisions.active() == {"a": "a@1"}
 
 
@@ -99,7 +99,7 @@ def test_checkpoint_names_its_base_and_its_job(started, data):
     snapshot = TrainingSnapshot(adapter="a", tensors={"x": torch.ones(2)}, meta={"num_steps": "4"})
     saved: Future[None] = Future()
     started.archive.save_checkpoint(snapshot, "ftjob-1", lambda: saved.set_result(None))
-    saved.result(30)
+    saved.result(60)
     checkpoint = data.checkpoints.load("a")
     assert checkpoint.meta == {
         "num_steps": "4",
@@ -142,9 +142,9 @@ def test_failed_writes_are_reported_and_later_ones_succeed(started, data, monkey
         started.archive.write(
             lambda data: data.decisions.rollback("a@1", "asked for", {}), seen.set_result
         )
-        assert str(seen.result(30)) == "disk full"
+        assert str(seen.result(60)) == "disk full"
         with pytest.raises(OSError, match="disk full"):
-            started.archive.submit(fail).result(30)
+            started.archive.submit(fail).result(60)
         assert saved == []
     assert started.publish(random_adapter(SPEC, 2, seed=3)).version == "a@2"
 
@@ -172,7 +172,7 @@ def test_library_may_read_in_another_thread_and_brings_the_reply_along(started, 
     library, reply, seen = library_of(data), Future(), []
     thread = threading.Thread(target=lambda: seen.append(library.read(VersionId("a@1"), reply)))
     thread.start()
-    thread.join(30)
+    thread.join(60)
     (message,) = seen
     assert (message.adapter, message.version, message.is_local) == ("a", "a@1", False)
     assert message.reply is reply

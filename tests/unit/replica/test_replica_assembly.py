@@ -12,7 +12,8 @@ from collm.lora.config import LoraConfig
 from collm.replica.inbox import Rollback
 from collm.store.data_folder import DataFolder
 from factories.checkpoints import tiny_checkpoint
-from factories.replicas import SAMPLES, learning, open_tiny_replica, publish_on_disk, wait_until
+from factories.replicas import SAMPLES, learning, open_tiny_replica, publish_on_disk
+from factories.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_active_version_is_served_and_the_one_before_is_held(checkpoint, tmp_pat
     assert loaded(replica) == {"tutor@1", "tutor@2"}
     reply = Future()
     replica.inbox.put(Rollback("tutor", reply))
-    assert reply.result(30).version == "tutor@1"
+    assert reply.result(60).version == "tutor@1"
 
 
 def test_damaged_active_version_is_replaced_by_the_one_held(checkpoint, tmp_path, opened, caplog):

@@ -100,7 +100,7 @@ def test_disk_that_hangs_does_not_stop_training_and_checkpoints_are_written_asid
     hangs = threading.Event()
     with DataFolder(tmp_path, max_versions=5, now_s=lambda: 0.0) as data:
         rig = Rig(decoder, data, 20 * QUANTUM_S)
-        rig.archive.write(lambda _: hangs.wait(60))
+        rig.archive.write(lambda _: hangs.wait(600))
         rig.writer.start()
         rig.train()
         assert writers == []

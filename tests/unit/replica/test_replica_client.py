@@ -28,7 +28,7 @@ def publish_in_thread(deliveries, *events):
 
 
 def run(test):
-    asyncio.run(asyncio.wait_for(test, 30))
+    asyncio.run(asyncio.wait_for(test, 60))
 
 
 def test_stream_yields_its_own_events_to_the_last():

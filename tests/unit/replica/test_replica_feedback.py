@@ -19,13 +19,8 @@ from collm.training.corpus import open_corpus
 from collm.types import VersionId
 from factories.checkpoints import tiny_checkpoint
 from factories.engines import random_adapter
-from factories.replicas import (
-    BASE_MODEL,
-    learning,
-    open_tiny_replica,
-    publish_on_disk,
-    wait_until,
-)
+from factories.replicas import BASE_MODEL, learning, open_tiny_replica, publish_on_disk
+from factories.waiting import wait_until
 
 PROMPT = ({"role": "user", "content": "Number 7?"},)
 
@@ -61,7 +56,8 @@ def opened(checkpoint, tmp_path):
         return replicas[-1]
 
     yield open_one
-    replicas[-1].close()
+    for replica in replicas[-1:]:
+        replica.close()
 
 
 @pytest.fixture
@@ -278,10 +274,15 @@ def test_feedback_rolls_back_what_an_ended_job_promoted_also_after_a_restart(
         record(replica, f"r{number}")
         add(replica, f"r{number}", answer=f"It is odd, as {number} says.")
     wait_until(lambda: active() == ["tutor@1"])
-    row = do(replica.adapters.history("tutor"))[-1]
-    assert (row.kind, row.version, row.previous) == ("rollback", "tutor@1", "tutor@2")
+    # In force first, on record after.
+    row = wait_until(lambda: find(do(replica.adapters.history("tutor")), "rollback"))
+    assert (row.version, row.previous) == ("tutor@1", "tutor@2")
     assert row.reason == "regression on live feedback"
     assert row.numbers["active_loss"] > row.numbers["previous_loss"]
+
+
+def find(decisions, kind):
+    return next((row for row in decisions if row.kind == kind), None)
 
 
 def test_job_that_starts_later_learns_from_feedback_that_is_there(opened, corpora):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -15,14 +16,8 @@ from collm.replica.job_builder import JobBuilder
 from collm.server.learning_backend import JobRequest
 from collm.store.jobs import JobStatus
 from factories.checkpoints import tiny_checkpoint
-from factories.replicas import (
-    BASE_MODEL,
-    CHATS,
-    learning,
-    open_tiny_replica,
-    training,
-    wait_until,
-)
+from factories.replicas import BASE_MODEL, CHATS, learning, open_tiny_replica, training
+from factories.waiting import wait_until
 
 CONTENT = "".join(json.dumps({"messages": chat}) + "\n" for chat in CHATS).encode()
 QUICK = {"rank": 4, "learning_rate": 3e-3, "tokens_per_step": 200}
@@ -88,9 +83,8 @@ class Opened:
 @pytest.fixture
 def opened(checkpoint, tmp_path):
     opened = Opened(checkpoint, tmp_path)
-    yield opened.open()
-    opened.runner.close()
-    opened.close()
+    with closing(opened.runner), closing(opened):
+        yield opened.open()
 
 
 def test_job_runs_publishes_and_succeeds_after_its_epochs(opened):
@@ -235,7 +229,7 @@ def test_job_is_cancelled_while_it_is_built(opened, monkeypatch):
 
     def build(self, record, courtesy):
         is_building.set()
-        may_go_on.wait(30)
+        may_go_on.wait(60)
         list(courtesy.spaced([1]))
 
     monkeypatch.setattr(JobBuilder, "build", build)
@@ -340,14 +334,15 @@ def test_new_job_of_an_adapter_goes_on_from_what_is_served_not_from_the_old_stat
     first = opened.create(training_file=file_id)
     wait_until(lambda: opened.status(first.job_id) and served(opened))
     opened.ask("cancel", first.job_id)
-    (version,) = served(opened)
     opened.open()
+    # One more than was served may have been on its way.
+    promoted = [row.version for row in opened.replica.data.decisions.history("tutor")]
     second = opened.create(training_file=file_id)
     opened.wait_for(second.job_id, JobStatus.RUNNING)
     wait_until(lambda: opened.events(second.job_id))
     assert opened.events(second.job_id)[-1] == "training begins"
     assert served(opened)[0].partition("@")[0] == "tutor"
-    assert opened.ask("get", first.job_id).result == version
+    assert opened.ask("get", first.job_id).result in promoted
 
 
 def served(opened):

@@ -46,7 +46,7 @@ def test_a_message_ends_the_wait_of_another_thread():
     thread = threading.Thread(target=wait)
     thread.start()
     inbox.put(Stop())
-    assert has_woken.wait(10)
+    assert has_woken.wait(60)
     thread.join()
 
 

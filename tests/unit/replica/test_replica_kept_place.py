@@ -11,7 +11,8 @@ from collm.training.events import TrainingSnapshot
 from factories.archives import HeldWorker
 from factories.checkpoints import tiny_checkpoint
 from factories.deciders import SPEC, state
-from factories.replicas import learning, open_tiny_replica, wait_until
+from factories.replicas import learning, open_tiny_replica
+from factories.waiting import wait_until
 
 
 @pytest.mark.parametrize("is_local", [True, False])

@@ -9,6 +9,7 @@ import pytest
 from collm.errors import CollmError
 from collm.replica.inbox import Inbox, Rollback, tell
 from collm.replica.post import Post
+from factories.waiting import WAIT_S
 
 
 class Thread:
@@ -21,15 +22,20 @@ class Thread:
 
 def ask(post):
     reply = Future()
-    return asyncio.run(asyncio.wait_for(post.ask(Rollback("a", reply), reply), 30))
+    return asyncio.run(asyncio.wait_for(post.ask(Rollback("a", reply), reply), WAIT_S))
 
 
 def test_answer_of_another_thread_is_returned():
     inbox = Inbox()
-    timer = threading.Timer(0.01, lambda: inbox.drain(lambda message: tell(message.reply, "yes")))
-    timer.start()
+
+    def answer():
+        inbox.wait(WAIT_S)
+        inbox.drain(lambda message: tell(message.reply, "yes"))
+
+    thread = threading.Thread(target=answer)
+    thread.start()
     assert ask(Post(inbox, Thread(is_alive=True))) == "yes"
-    timer.join()
+    thread.join()
 
 
 def test_question_does_not_wait_for_a_loop_that_has_ended():

@@ -6,7 +6,8 @@ import pytest
 
 from collm.errors import UnknownAdapterError
 from factories.checkpoints import tiny_checkpoint
-from factories.replicas import learning, open_tiny_replica, publish_on_disk, wait_until
+from factories.replicas import learning, open_tiny_replica, publish_on_disk
+from factories.waiting import wait_until
 
 PLACE_ONLY = {"learning_rate": 1e-9}
 """Learns nothing, so that no candidate takes the place of what a test looks at."""
@@ -29,7 +30,8 @@ def opened(checkpoint, tmp_path):
         return replicas[-1]
 
     yield open_one
-    replicas[-1].close()
+    for replica in replicas[-1:]:
+        replica.close()
 
 
 def do(call):

@@ -14,7 +14,8 @@ from collm.model.checkpoint import Checkpoint
 from collm.server.front.ids import replica_of
 from factories.checkpoints import tiny_checkpoint
 from factories.engines import random_adapter
-from factories.replicas import BASE_MODEL, learning, open_tiny_replica, training, wait_until
+from factories.replicas import BASE_MODEL, learning, open_tiny_replica, training
+from factories.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

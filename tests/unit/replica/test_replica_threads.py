@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from collm.replica.threads import alone, on_passing_thread
-from factories.replicas import wait_until
+from factories.waiting import wait_until
 
 TASKS = Path("/proc/self/task")
 

@@ -43,6 +43,6 @@ def test_upkeep_comes_again_and_again_also_after_a_failure(caplog):
 
     writer = Writer(sweep, 0.001)
     writer.start()
-    assert enough.wait(30)
+    assert enough.wait(60)
     writer.close()
     assert set(swept) == {"collm-writer"}

@@ -9,6 +9,7 @@ from factories.fake_backends import fake_backends
 from factories.fake_desks import FakeAdapterDesk
 from factories.fake_replica import VERSION, FakeReplica
 from factories.server_thread import running_server
+from factories.waiting import WAIT_S
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_BYTES = 100_000
@@ -24,7 +25,7 @@ def http(desk):
     backends = fake_backends(adapters=desk)
     with (
         running_server(backends, max_adapter_bytes=MAX_BYTES) as server,
-        httpx.Client(base_url=server.url) as client,
+        httpx.Client(base_url=server.url, timeout=WAIT_S) as client,
     ):
         yield client
 

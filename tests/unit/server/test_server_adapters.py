@@ -5,6 +5,7 @@ from factories.fake_backends import fake_backends
 from factories.fake_desks import OLD_VERSION, FakeAdapterDesk
 from factories.fake_replica import VERSION
 from factories.server_thread import running_server
+from factories.waiting import WAIT_S
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def desk():
 def http(desk):
     with (
         running_server(fake_backends(adapters=desk)) as server,
-        httpx.Client(base_url=server.url) as client,
+        httpx.Client(base_url=server.url, timeout=WAIT_S) as client,
     ):
         yield client
 

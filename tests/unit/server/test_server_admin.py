@@ -4,6 +4,7 @@ import pytest
 from collm.metrics.exporter import CONTENT_TYPE
 from factories.fake_replica import BASE_MODEL, VERSION, FakeReplica
 from factories.server_thread import running_server
+from factories.waiting import WAIT_S
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +14,10 @@ def replica():
 
 @pytest.fixture(scope="module")
 def http(replica):
-    with running_server(replica) as server, httpx.Client(base_url=server.url) as client:
+    with (
+        running_server(replica) as server,
+        httpx.Client(base_url=server.url, timeout=WAIT_S) as client,
+    ):
         yield client
 
 
@@ -35,4 +39,4 @@ def test_metrics_and_snapshot_are_passed_on(http):
 def test_health_is_ok_while_the_step_loop_runs():
     replica = FakeReplica()
     with running_server(replica) as server:
-        assert httpx.get(server.url + "/health").json() == {"status": "ok"}
+        assert httpx.get(server.url + "/health", timeout=WAIT_S).json() == {"status": "ok"}

@@ -7,6 +7,7 @@ import pytest
 
 from factories.fake_replica import BASE_MODEL, FakeReplica
 from factories.server_thread import running_server
+from factories.waiting import WAIT_S
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -22,7 +23,7 @@ def replica():
 def http(replica):
     with (
         running_server(replica, max_body_bytes=100_000) as server,
-        httpx.Client(base_url=server.url) as client,
+        httpx.Client(base_url=server.url, timeout=WAIT_S) as client,
     ):
         yield client
 

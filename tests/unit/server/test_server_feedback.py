@@ -4,6 +4,7 @@ import pytest
 from factories.fake_backends import fake_backends
 from factories.fake_desks import FakeFeedbackDesk
 from factories.server_thread import running_server
+from factories.waiting import WAIT_S
 
 CHAT = {"model": "helper", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -17,7 +18,7 @@ def desk():
 def http(desk):
     with (
         running_server(fake_backends(feedback=desk)) as server,
-        httpx.Client(base_url=server.url) as client,
+        httpx.Client(base_url=server.url, timeout=WAIT_S) as client,
     ):
         yield client
 

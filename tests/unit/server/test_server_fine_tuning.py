@@ -14,6 +14,7 @@ from factories.fake_backends import fake_backends
 from factories.fake_learning import FakeFineTuning, FakeUploads
 from factories.fake_replica import BASE_MODEL, VERSION, FakeReplica
 from factories.server_thread import running_server
+from factories.waiting import WAIT_S
 
 LINE = (
     b'{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}'
@@ -57,7 +58,7 @@ def client(server):
 
 @pytest.fixture(scope="module")
 def http(server):
-    with httpx.Client(base_url=server.url) as client:
+    with httpx.Client(base_url=server.url, timeout=WAIT_S) as client:
         yield client
 
 
@@ -106,7 +107,7 @@ def test_job_under_way_says_how_far_it_is_and_when_it_may_end(http, jobs, replic
     monkeypatch.setattr(replica, "snapshot", lambda: {"adapters": {"support": live}})
     shown = http.get(f"{JOBS}/{job.job_id}").json()
     assert shown["progress"] == 0.25
-    assert shown["estimated_finish"] == pytest.approx(time.time() + 300.0, abs=10.0)
+    assert shown["estimated_finish"] == pytest.approx(time.time() + 300.0, abs=60.0)
     live["done_share"] = 0.01  # too early to tell
     shown = http.get(f"{JOBS}/{job.job_id}").json()
     assert (shown["progress"], shown["estimated_finish"]) == (0.01, None)

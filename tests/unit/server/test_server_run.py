@@ -10,6 +10,7 @@ from collm.server.config import ServerConfig
 from collm.server.run import bind, url_of
 from factories.fake_replica import BASE_MODEL, FakeReplica, Hold, events_for
 from factories.server_thread import running_server
+from factories.waiting import WAIT_S
 
 BODY = {"model": BASE_MODEL, "messages": [{"role": "user", "content": "hi"}], "stream": True}
 
@@ -29,7 +30,9 @@ class StreamReader(threading.Thread):
         self.lines = []
 
     def run(self):
-        with httpx.stream("POST", self._url + "/v1/chat/completions", json=BODY) as response:
+        with httpx.stream(
+            "POST", self._url + "/v1/chat/completions", json=BODY, timeout=WAIT_S
+        ) as response:
             for line in response.iter_lines():
                 self.lines.append(line)
                 if '"content":"H"' in line:
@@ -41,12 +44,12 @@ def test_drain_lets_open_streams_end_and_accepts_no_more():
     with running_server(replica) as server:
         reader = StreamReader(server.url)
         reader.start()
-        assert reader.has_begun.wait(10)
+        assert reader.has_begun.wait(WAIT_S)
         server.ask_to_stop()
         while _accepts(server.url):
             pass
         replica.release()
-        reader.join(10)
+        reader.join(WAIT_S)
         server.join()
     assert "data: [DONE]" in reader.lines
     assert server.error is None
@@ -58,9 +61,9 @@ def test_drain_limit_ends_streams_with_an_error_event():
     with running_server(replica, drain_timeout_s=0.1) as server:
         reader = StreamReader(server.url)
         reader.start()
-        assert reader.has_begun.wait(10)
+        assert reader.has_begun.wait(WAIT_S)
         server.ask_to_stop()
-        reader.join(10)
+        reader.join(WAIT_S)
     last = [line for line in reader.lines if line][-1]
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "unavailable"
 
@@ -92,6 +95,6 @@ def test_free_port_is_chosen_and_named():
 
 def _accepts(url):
     try:
-        return httpx.get(url + "/health").status_code == 200
+        return httpx.get(url + "/health", timeout=WAIT_S).status_code == 200
     except httpx.TransportError:
         return False

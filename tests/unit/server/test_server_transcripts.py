@@ -18,6 +18,7 @@ from factories.fake_replica import (
     saying,
 )
 from factories.server_thread import running_server
+from factories.waiting import WAIT_S
 
 MESSAGES = [{"role": "developer", "content": "be kind"}, {"role": "user", "content": "hi"}]
 TURNS = ({"role": "system", "content": "be kind"}, {"role": "user", "content": "hi"})
@@ -36,7 +37,10 @@ def replica():
 @pytest.fixture
 def http(replica, desk):
     backends = fake_backends(replica, feedback=desk)
-    with running_server(backends) as server, httpx.Client(base_url=server.url) as client:
+    with (
+        running_server(backends) as server,
+        httpx.Client(base_url=server.url, timeout=WAIT_S) as client,
+    ):
         yield client
 
 
@@ -95,7 +99,10 @@ def test_answer_of_the_bare_base_is_not_kept(http, desk):
 def test_answer_by_the_base_for_an_adapter_without_a_version_names_the_adapter(desk):
     early = FakeReplica(lambda request: events_for(request, b"yes", version=BASE))
     backends = fake_backends(early, feedback=desk)
-    with running_server(backends) as server, httpx.Client(base_url=server.url) as client:
+    with (
+        running_server(backends) as server,
+        httpx.Client(base_url=server.url, timeout=WAIT_S) as client,
+    ):
         chat(client).raise_for_status()
     assert (desk.responses[0].adapter, desk.responses[0].version) == ("helper", BASE)
 

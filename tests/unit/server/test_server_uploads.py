@@ -8,6 +8,7 @@ from openai.types import FileDeleted, FileObject
 from factories.fake_backends import fake_backends
 from factories.fake_learning import FakeUploads
 from factories.server_thread import running_server
+from factories.waiting import WAIT_S
 
 TURNS = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 LINE = json.dumps({"messages": TURNS}).encode() + b"\n"
@@ -28,7 +29,7 @@ def client(server):
 
 @pytest.fixture(scope="module")
 def http(server):
-    with httpx.Client(base_url=server.url) as client:
+    with httpx.Client(base_url=server.url, timeout=WAIT_S) as client:
         yield client
 
 
@@ -234,6 +235,9 @@ def test_upload_that_breaks_off_leaves_the_server_well(server, client):
         raise httpx.WriteError("cut")
 
     headers = {"content-type": "multipart/form-data; boundary=b"}
-    with httpx.Client(base_url=server.url) as other, pytest.raises(httpx.WriteError, match="cut"):
+    with (
+        httpx.Client(base_url=server.url, timeout=WAIT_S) as other,
+        pytest.raises(httpx.WriteError, match="cut"),
+    ):
         other.post("/v1/files", content=broken(), headers=headers)
     assert upload(client).status == "processed"

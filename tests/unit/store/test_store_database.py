@@ -62,12 +62,14 @@ def test_reads_of_other_threads_see_whole_transactions(database: Database) -> No
 
     reader = threading.Thread(target=read)
     reader.start()
-    for number in range(40):
-        with database.transaction() as connection:
-            connection.execute(ADD, (f"a{number}",))
-            connection.execute(ADD, (f"b{number}",))
-    done.set()
-    reader.join()
+    try:
+        for number in range(40):
+            with database.transaction() as connection:
+                connection.execute(ADD, (f"a{number}",))
+                connection.execute(ADD, (f"b{number}",))
+    finally:
+        done.set()
+        reader.join()
     assert all(count % 2 == 0 for count in seen)
     assert seen == sorted(seen)
     assert len(names(database)) == 80

@@ -170,8 +170,10 @@ def test_reader_meets_only_whole_versions_while_another_thread_publishes(data: D
 
     reader = threading.Thread(target=read)
     reader.start()
-    for number in range(10):
-        publish(data.versions, "a", str(number))
-    done.set()
-    reader.join()
+    try:
+        for number in range(10):
+            publish(data.versions, "a", str(number))
+    finally:
+        done.set()
+        reader.join()
     assert torn == []

@@ -12,6 +12,8 @@ from collm.clock import ManualClock, MonotonicClock
 from collm.metrics.records import RequestRecord
 from collm.workload.replay import ReplayTarget, replay
 from collm.workload.requests import WorkloadRequest
+from factories.ports import reserved_address
+from factories.waiting import WAIT_S
 
 Answer = Callable[["FakeServer", asyncio.StreamWriter], Awaitable[None]]
 
@@ -141,7 +143,7 @@ class FakeServer:
 
 
 def replay_all(
-    *requests: WorkloadRequest, timeout_s: float = 30.0, api_key: str | None = None
+    *requests: WorkloadRequest, timeout_s: float = WAIT_S, api_key: str | None = None
 ) -> tuple[tuple[RequestRecord, ...], FakeServer]:
     async def run() -> tuple[tuple[RequestRecord, ...], FakeServer]:
         async with FakeServer().listening() as server:
@@ -211,9 +213,10 @@ def test_request_without_an_end_fails_in_bounded_time():
 
 def test_no_server_at_all_is_a_failure_too():
     async def run() -> tuple[RequestRecord, ...]:
-        async with FakeServer().listening() as server:
-            target = ReplayTarget(base_url=server.base_url, model="clinc")
-        return await replay([make_request("well")], target, MonotonicClock())
+        with reserved_address() as address:
+            url = f"http://127.0.0.1:{address.getsockname()[1]}"
+            target = ReplayTarget(base_url=url, model="clinc")
+            return await replay([make_request("well")], target, MonotonicClock())
 
     (record,) = asyncio.run(run())
     assert record.outcome == "failed"

@@ -34,13 +34,13 @@ class Client:
 
 
 async def until(condition):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60.0):
         while not condition():
             await asyncio.sleep(0.001)
 
 
 def run(scene):
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    asyncio.run(asyncio.wait_for(scene(), 60))
 
 
 def test_stream_begins_with_what_there_is_and_goes_on_with_what_comes():

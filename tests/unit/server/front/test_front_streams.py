@@ -9,6 +9,7 @@ import pytest
 from collm.server.front.watching import cut_hung
 from factories.front_server import running_front
 from factories.scripted_upstream import Line
+from factories.waiting import WAIT_S
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 EVENTS = [b'data: {"n":1}\n\n', b'data: {"n":2}\n\n', b"data: [DONE]\n\n"]
@@ -159,7 +160,7 @@ def test_a_client_that_leaves_ends_the_replicas_work_at_once():
         async with running_front({"r0": go_on_for_ever}) as front:
             async with front.http.stream("POST", "/v1/chat/completions", json=BODY) as reply:
                 assert await anext(reply.aiter_raw()) == EVENTS[0]
-            await asyncio.wait_for(left.wait(), 5)
+            await asyncio.wait_for(left.wait(), WAIT_S)
             while front.front.num_open:
                 await asyncio.sleep(0)
             assert front.front.backends.sent.num_open("r0") == 0
@@ -180,7 +181,7 @@ def test_a_client_that_leaves_before_the_first_byte_is_not_answered_elsewhere():
             asking = asyncio.create_task(post(front))
             await arrived.wait()
             asking.cancel()
-            await asyncio.wait_for(left.wait(), 5)
+            await asyncio.wait_for(left.wait(), WAIT_S)
             while front.front.num_open:
                 await asyncio.sleep(0)
             assert front.upstreams["r1"].seen == []
