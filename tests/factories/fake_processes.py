@@ -11,10 +11,18 @@ from collm.errors import CollmError
 class FakeProcess:
     def __init__(self, pid):
         self.pid = pid
+        self.is_silent = False
+        self._num_lines = 0
         self.num_asked = 0
         self.was_killed = False
         self._url = asyncio.get_running_loop().create_future()
         self._code = asyncio.get_running_loop().create_future()
+
+    @property
+    def num_lines(self):
+        """One more each time that somebody looks, unless it is silent."""
+        self._num_lines += not self.is_silent
+        return self._num_lines
 
     def say_ready(self, url="http://127.0.0.1:1"):
         self._url.set_result(url)
@@ -68,6 +76,7 @@ class FakeTime:
     async def sleep(self, seconds):
         self.sleeps.append(seconds)
         self.clock.advance(seconds)
+        await asyncio.sleep(0)
 
     @property
     def keeper_time(self):

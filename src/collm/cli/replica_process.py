@@ -9,6 +9,7 @@ from collm.cli.admin_key import admin_key
 from collm.cli.cache import cache_dir
 from collm.cli.replica_settings import replica_settings
 from collm.cli.sample_sets import load_sample_sets
+from collm.cli.start_signs import StartSigns
 from collm.cli.traces import open_traces
 from collm.config import CollmConfig
 from collm.model.checkpoint import Checkpoint
@@ -51,8 +52,13 @@ def _run_at(
 ) -> None:
     samples = load_sample_sets(config.training)
     settings = replica_settings(config, name)
+    signs = StartSigns()
+    if name is not None:
+        signs.begin()
     with claim_data(settings) as data:
-        folder = find_checkpoint(config.model.source, cache_dir=cache_dir(), progress=_Announcer())
+        with signs.waiting():
+            source = config.model.source
+            folder = find_checkpoint(source, cache_dir=cache_dir(), progress=_Announcer())
         checkpoint = Checkpoint(folder)
         checkpoint.verify()
         traces = open_traces(config.traces, name or "replica")
@@ -61,6 +67,7 @@ def _run_at(
             membership = None
             if name is not None and control_secret is not None:
                 membership = Membership(name, control_secret)
+            signs.end()
             serve_replica(backends_of(replica), config.server, membership, sock)
         finally:
             replica.close()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Awaitable, Callable
 
 from collm.cluster.endpoints import Endpoint
+from collm.cluster.hosts import Process
 from collm.cluster.keeper import KeeperTime
 from collm.errors import CollmError
 
@@ -50,3 +51,29 @@ class HangWatch:
                 break
             await self._time.sleep(max(asked_at_s + _LOOK_EVERY_S - clock.now_s(), 0.0))
         _log.warning("%s: no answer to %d questions: %s", endpoint.replica_id, num_silences, reason)
+
+
+class StartWatch:
+    """Looks at what a process says on its way to being ready, until it was silent for too long.
+
+    How long a start may take nobody knows: a model is fetched, files are read. So there is no limit
+    for the whole of it. Silence is counted in looks, as above.
+
+    Args:
+        time: Waits.
+        patience_s: Silence that is too long.
+    """
+
+    def __init__(self, time: KeeperTime, patience_s: float) -> None:
+        self._time = time
+        self._patience_s = patience_s
+        self._max_silences = math.ceil(patience_s / _LOOK_EVERY_S)
+
+    async def until_stuck(self, process: Process) -> None:
+        """Return when a process hangs."""
+        num_lines, num_silences = 0, 0
+        while num_silences < self._max_silences:
+            await self._time.sleep(_LOOK_EVERY_S)
+            num_before, num_lines = num_lines, process.num_lines
+            num_silences = num_silences + 1 if num_lines == num_before else 0
+        _log.warning("pid %d: not ready, and silent for %g s", process.pid, self._patience_s)

@@ -14,7 +14,11 @@ from collm.errors import CollmError
 
 logger = logging.getLogger(__name__)
 
+STARTING = "collm is starting"
+"""What a process says while it works on its start, for its parent alone."""
+
 _READY = re.compile(rb"collm is ready at (\S+)")
+_UNTOLD = (b"", STARTING.encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +27,9 @@ class ProcessSpec:
 
     name: str
     command: tuple[str, ...]
-    """Program and arguments. It says ``collm is ready at URL`` on its standard output, and ends
-    in good order on SIGTERM and when its standard input ends."""
+    """Program and arguments. It says ``collm is ready at URL`` on its standard output, and before
+    that something now and then if its start takes minutes. It ends in good order on SIGTERM and
+    when its standard input ends."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Set on top of the parent's own."""
     shared_files: tuple[int, ...] = ()
@@ -37,6 +42,11 @@ class Process(Protocol):
     @property
     def pid(self) -> int:
         """Its id on its machine."""
+        ...
+
+    @property
+    def num_lines(self) -> int:
+        """Lines that it has said so far."""
         ...
 
     async def ready(self) -> str | None:
@@ -104,6 +114,8 @@ class LocalProcess:
     def __init__(
         self, name: str, process: asyncio.subprocess.Process, lifeline: int, output: BinaryIO
     ) -> None:
+        self.num_lines = 0
+        """Lines that it has said so far."""
         self._process = process
         self._url: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._ending = asyncio.create_task(self._run(name, lifeline, output))
@@ -152,10 +164,11 @@ class LocalProcess:
         )
         try:
             while line := await _next_line(reader):
+                self.num_lines += 1
                 found = _READY.search(line)
                 if found and not self._url.done():
                     self._url.set_result(found[1].decode())
-                elif line.strip():
+                elif line.strip() not in _UNTOLD:
                     logger.info("%s: %s", name, line.decode(errors="replace").rstrip())
         finally:
             transport.close()

@@ -42,6 +42,7 @@ class Keeper:
         host: ReplicaHost,
         time: KeeperTime,
         report: Callable[[str, Endpoint | None], None],
+        until_stuck: Callable[[Process], Coroutine[Any, Any, None]],
         until_hung: Callable[[Endpoint], Coroutine[Any, Any, None]],
     ) -> None:
         """Prepare; nothing starts before ``run``.
@@ -52,12 +53,14 @@ class Keeper:
             time: Clock and waits.
             report: Called with the process's name, and where it listens once it is ready, or
                 ``None`` once it has ended.
+            until_stuck: Returns when a process that was just started hangs, which then is killed.
             until_hung: Returns when a process that was ready hangs, which then is killed.
         """
         self._spec = spec
         self._host = host
         self._time = time
         self._report = report
+        self._until_stuck = until_stuck
         self._until_hung = until_hung
         self._backoff = Backoff()
         self._process: Process | None = None
@@ -105,6 +108,7 @@ class Keeper:
         self._process = process
         if self._is_ending.is_set():
             process.ask_to_end()
+        await self._guard(process, process.ready(), self._until_stuck(process))
         url = await process.ready()
         if url is not None:
             self._was_ready = True
@@ -113,7 +117,7 @@ class Keeper:
                 replica_id=name, url=url, pid=process.pid, started_at_s=started_at_s
             )
             self._report(name, endpoint)
-            await self._guard(process, endpoint)
+            await self._guard(process, process.ended(), self._until_hung(endpoint))
         code = await process.ended()
         self._process = None
         self._report(name, None)
@@ -121,18 +125,23 @@ class Keeper:
             self._refuse(code)
         return f"(pid {process.pid}) ended with exit code {code}"
 
-    async def _guard(self, process: Process, endpoint: Endpoint) -> None:
-        """Wait for a process's end, and bring it about if it hangs."""
-        ending = asyncio.create_task(process.ended())
-        hanging = asyncio.create_task(self._until_hung(endpoint))
+    async def _guard(
+        self,
+        process: Process,
+        until: Coroutine[Any, Any, object],
+        until_hung: Coroutine[Any, Any, None],
+    ) -> None:
+        """Wait until a process is ready, or ends; bring its end about if it hangs before."""
+        coming = asyncio.create_task(until)
+        hanging = asyncio.create_task(until_hung)
         try:
-            await asyncio.wait((ending, hanging), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((coming, hanging), return_when=asyncio.FIRST_COMPLETED)
             if hanging.done() and not self._is_ending.is_set():
                 hanging.result()  # raises what went wrong in asking
                 logger.warning("%s (pid %d) hangs and is killed", self._spec.name, process.pid)
                 process.kill()
         finally:
-            for task in (ending, hanging):
+            for task in (coming, hanging):
                 task.cancel()
 
     def _refuse(self, code: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collm.cluster.endpoints import Endpoint, write_endpoints
-from collm.cluster.hang_watch import Ask, HangWatch
+from collm.cluster.hang_watch import Ask, HangWatch, StartWatch
 from collm.cluster.hosts import ProcessSpec, ReplicaHost
 from collm.cluster.keeper import Keeper, KeeperTime
 
@@ -17,6 +17,8 @@ _LAST_WORDS_S = 10.0
 """Time beyond the drain limit in which a process puts away what it holds."""
 _PATIENCE_S = 60.0
 """How long a process may say nothing; a replica gets no requests after a second of that."""
+_START_PATIENCE_S = 300.0
+"""The same of one that starts: before its first word it loads what it is made of, from any disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,8 @@ class ClusterProcesses:
     """At least one; all names differ."""
     replica_host: ReplicaHost
     ask_front: Ask
-    """Whoever answers no question for a minute is killed, and started again."""
+    """Whoever answers no question for a minute is killed, and started again; so is who starts and
+    says nothing for five."""
     ask_replica: Ask
 
 
@@ -62,9 +65,10 @@ class Supervisor:
         patience_s = max(_PATIENCE_S, drain_s + _LAST_WORDS_S)
         of_front = HangWatch(processes.ask_front, time, patience_s).until_hung
         of_replica = HangWatch(processes.ask_replica, time, patience_s).until_hung
-        self._front = Keeper(front, processes.front_host, time, self._note, of_front)
+        starting = StartWatch(time, _START_PATIENCE_S).until_stuck
+        self._front = Keeper(front, processes.front_host, time, self._note, starting, of_front)
         self._replicas = tuple(
-            Keeper(spec, processes.replica_host, time, self._note_replica, of_replica)
+            Keeper(spec, processes.replica_host, time, self._note_replica, starting, of_replica)
             for spec in replicas
         )
         self._listening: dict[str, Endpoint] = {}

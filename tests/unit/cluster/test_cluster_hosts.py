@@ -27,6 +27,7 @@ def test_process_tells_its_url_and_its_exit_code():
     async def main():
         process = await LocalHost().start(spec(LISTEN))
         assert await process.ready() == "http://127.0.0.1:4001"
+        assert process.num_lines == 2  # one too long to be taken in is none
         assert process.pid > 0
         process.ask_to_end()
         return await process.ended()

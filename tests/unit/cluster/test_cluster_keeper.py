@@ -17,14 +17,20 @@ class Kept:
         self.host = FakeHost()
         self.time = FakeTime()
         self.reports = []
-        self.hangs = asyncio.Event()
+        self.hangs, self.is_stuck = asyncio.Event(), asyncio.Event()
         self.keeper = Keeper(
             SPEC,
             self.host,
             self.time.keeper_time,
             lambda *report: self.reports.append(report),
+            self.until_stuck,
             self.until_hung,
         )
+
+    async def until_stuck(self, process):
+        assert process is self.process
+        await self.is_stuck.wait()
+        self.is_stuck.clear()
 
     async def until_hung(self, endpoint):
         assert endpoint.pid == self.process.pid
@@ -79,12 +85,33 @@ def test_process_that_hangs_is_killed_and_started_again():
     keeping(scenario)
 
 
-def test_process_that_was_asked_to_end_is_not_taken_for_one_that_hangs():
+def test_process_that_hangs_on_its_start_is_killed_and_started_again():
     async def scenario(kept):
-        kept.process.say_ready()
+        first = kept.process
+        kept.is_stuck.set()
+        await settle()
+        assert first.was_killed
+        second = kept.process
+        assert second is not first
+        second.say_ready()
+        await settle()
+        kept.is_stuck.set()  # it was ready before
+        await settle()
+        assert not second.was_killed
+        assert [endpoint is not None for _, endpoint in kept.reports][-1]
+
+    keeping(scenario)
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_process_that_was_asked_to_end_is_not_taken_for_one_that_hangs(is_ready):
+    async def scenario(kept):
+        if is_ready:
+            kept.process.say_ready()
         await settle()
         kept.keeper.ask_to_end()
         kept.hangs.set()
+        kept.is_stuck.set()
         await settle()
         assert not kept.process.was_killed
         kept.process.end(0)

@@ -116,12 +116,28 @@ def test_dead_front_is_started_again_and_replicas_go_on(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["front", "b"])
+def test_process_that_is_silent_on_its_start_is_killed_and_started_again(tmp_path, name):
+    async def scenario(cluster):
+        first = cluster.host.latest(name)
+        first.is_silent = True
+        while len(cluster.host.started[name]) == 1:
+            await settle()
+        assert first.was_killed
+        assert cluster.time.clock.now_s() >= 300.0
+        await cluster.get_ready()  # the others have taken as long, and said so
+        assert cluster.events == ["ready"]
+        assert len(cluster.host.started["a"]) == 1
+
+    supervising(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("name", ["front", "b"])
 def test_process_that_says_nothing_is_killed_and_started_again(tmp_path, name):
     async def scenario(cluster):
         cluster.gone.add(name)
         await cluster.get_ready()
-        await settle()
-        assert cluster.host.started[name][0].was_killed
+        while not cluster.host.started[name][0].was_killed:
+            await settle()
         found = {one: len(started) for one, started in cluster.host.started.items()}
         assert found == {"front": 1, "a": 1, "b": 1} | {name: 2}
         assert cluster.listed() == {"a": "http://1"} | ({} if name == "b" else {"b": "http://2"})
