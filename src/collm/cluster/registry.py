@@ -107,7 +107,7 @@ class Registry:
         """Take a replica out at once, as when no connection was made, until it answers again."""
         watched = self._watched.get(replica_id)
         if watched is not None:
-            watched.suspected_at_s = self._clock.now_s()
+            watched.suspected_at_s, watched.is_new = self._clock.now_s(), False
             self._lose(watched, "no connection")
 
     def expire(self) -> None:
@@ -129,7 +129,9 @@ class Registry:
     async def ask_silent(self) -> bool:
         """Ask those that fell silent once more, patiently; return whether one is live again.
 
-        Not those to which no connection was made. Whoever comes meanwhile shares the question.
+        Those that a new front has not heard yet are among them, so that who called while it started
+        gets an answer, and those are not to which no connection was made. Whoever comes meanwhile
+        shares the question.
         """
         silent = [watched for watched in self._watched.values() if watched.is_silent]
         pending = {self._ask_patiently(watched) for watched in silent}
@@ -171,7 +173,7 @@ class Registry:
             return
         if asked_at_s <= watched.suspected_at_s:
             return  # it may have died since
-        watched.has_complained = False
+        watched.has_complained = watched.is_new = False
         watched.answered_at_s, watched.heard_at_s = self._clock.now_s(), self._listen()
         self._table.put(snapshot)
         if not watched.is_live:
@@ -217,6 +219,8 @@ class _Watched:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.is_live = False
+        self.is_new = True
+        """Whether it has neither answered yet nor failed to in another way than by silence."""
         self.answered_at_s = -math.inf
         self.heard_at_s: float | None = None
         """The same in time that the registry listened."""
@@ -227,8 +231,9 @@ class _Watched:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it answered once, and has merely not done so lately."""
-        return not self.is_live and self.answered_at_s > self.suspected_at_s
+        """Whether it has merely not answered lately, or not yet."""
+        has_answered = self.answered_at_s > self.suspected_at_s
+        return not self.is_live and (self.is_new or has_answered)
 
     def cancel(self) -> None:
         for task in (self.task, self.patient_task):
@@ -237,6 +242,7 @@ class _Watched:
 
     def complain(self, error: Exception) -> None:
         """Log the first of a row of failures; silence of a known kind is said by its end."""
+        self.is_new = self.is_new and isinstance(error, TimeoutError)
         if not self.has_complained:
             self.has_complained = True
             _logger.info(

@@ -186,6 +186,13 @@ def test_silent_replicas_that_hang_are_waited_for_no_longer_than_patience_lasts(
     assert len(scene.registry.table) == 0
 
 
+def test_who_calls_a_new_front_waits_for_replicas_that_it_has_not_heard_yet() -> None:
+    scene = Scene("a", "b")
+    scene.source.hung.add("b")
+    assert asyncio.run(scene.registry.ask_silent())
+    assert scene.chosen() == {"a"}
+
+
 def test_who_was_never_heard_or_cannot_be_connected_to_is_not_asked_again() -> None:
     scene = Scene("a", "never")
     scene.source.dead.add("never")
