@@ -1,7 +1,9 @@
 """What is known of one adapter's learning."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from collm.metrics.goodput import paper_quality
 from collm.store.jobs import JobStatus
@@ -80,6 +82,14 @@ class JobProgress:
             return None
         value = paper_quality(loss)
         return Quality(value, value / math.sqrt(self.num_measured))
+
+
+def checkpoint_metrics(
+    numbers: Mapping[str, Any], training_loss: float | None = None
+) -> dict[str, Any]:
+    """Return the metrics of the checkpoint that a promoted version is, by what spoke for it."""
+    metrics = {"full_valid_loss": numbers.get("candidate_loss"), **numbers}
+    return metrics if training_loss is None else metrics | {"train_loss": training_loss}
 
 
 def _loss(side: HeldOut | None) -> float | None:

@@ -13,7 +13,7 @@ from collm.lora.store import AdapterStore
 from collm.metrics.exporter import ReplicaMetrics
 from collm.replica.archive import Archive
 from collm.replica.inbox import AddJob, CancelJob, PauseJob, ResumeJob, tell
-from collm.replica.job_progress import HeldOut, JobProgress, Quality
+from collm.replica.job_progress import HeldOut, JobProgress, Quality, checkpoint_metrics
 from collm.replica.swap import Cause, Swap
 from collm.store.data_folder import DataFolder
 from collm.store.job_logs import EventKind, EventLevel
@@ -273,9 +273,7 @@ class JobDesk:
             self._measured_active(progress, swap.adapter, active)
         step = int(numbers.get("step", progress.step))
         job_id, version = progress.job_id, swap.version
-        metrics = {"full_valid_loss": numbers.get("candidate_loss"), **numbers}
-        if progress.loss is not None:
-            metrics["train_loss"] = progress.loss
+        metrics = checkpoint_metrics(numbers, progress.loss)
         self._archive.write(
             lambda data: data.job_logs.add_checkpoint(job_id, version, step, metrics)
         )

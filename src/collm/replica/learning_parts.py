@@ -22,6 +22,7 @@ from collm.replica.library import Library
 from collm.replica.outlook import LONE_REPLICA, Outlook
 from collm.replica.restore import (
     restore_jobs,
+    restore_results,
     restore_versions,
     restore_watches,
     update_configured_jobs,
@@ -110,6 +111,7 @@ def build_learning(
     builder = _builder(engine, disk, settings, samples)
     update_configured_jobs(disk.data, settings.training.jobs)
     restore_watches(deciders.watches, disk.data)
+    restore_results(disk.data)
     restore_jobs(deciders.jobs, builder, disk.data)
     return LearningParts(
         trainer=trainer,

@@ -4,18 +4,22 @@ import logging
 from collections.abc import Sequence
 
 from collm.errors import AdapterError, ConfigError, DataError
+from collm.gate.trial import is_proven
 from collm.lora.store import AdapterStore
 from collm.metrics.exporter import ReplicaMetrics
 from collm.replica.courtesy import Courtesy
 from collm.replica.fine_tuning import fail_job
 from collm.replica.inbox import AddJob
 from collm.replica.job_builder import JobBuilder
+from collm.replica.job_progress import checkpoint_metrics
 from collm.replica.job_settings import configured_settings
 from collm.replica.jobs import JobDesk
 from collm.replica.library import Library
 from collm.replica.watch_desk import WatchDesk
 from collm.store.data_folder import DataFolder
+from collm.store.decisions import Decision, DecisionKind
 from collm.store.jobs import JobRecord, JobStatus
+from collm.training.base_version import is_of_round
 from collm.training.config import JobConfig
 from collm.types import VersionId
 
@@ -71,6 +75,34 @@ def restore_watches(watches: WatchDesk, data: DataFolder) -> None:
     """
     for decision in data.decisions.standing().values():
         watches.resume(decision)
+
+
+def restore_results(data: DataFolder) -> None:
+    """Note in jobs' rows which version they made last, where the process ended too early for it.
+
+    A promotion is on record before it is served, and what it means for its job only then.
+    """
+    standing = data.decisions.standing()
+    for record in data.jobs.unfinished():
+        decision = standing.get(record.adapter)
+        if decision is None or not _was_made_by(data, record, decision):
+            continue
+        version = decision.version
+        assert version is not None, "it was promoted"
+        if version != record.result:
+            logged = data.job_logs.checkpoints(record.job_id, limit=1).items
+            if not logged or logged[0].version != version:
+                step, metrics = int(decision.numbers["step"]), checkpoint_metrics(decision.numbers)
+                data.job_logs.add_checkpoint(record.job_id, version, step, metrics)
+            data.jobs.change(record.job_id, result=version)
+
+
+def _was_made_by(data: DataFolder, record: JobRecord, decision: Decision) -> bool:
+    """Return whether a decision promotes what a job learned by itself."""
+    is_learned = decision.kind is DecisionKind.PROMOTION and is_proven(decision.numbers)
+    if not is_learned or decision.version is None or decision.decided_at_s < record.created_at_s:
+        return False
+    return not is_of_round(data.versions.get(decision.version).metadata)
 
 
 def restore_jobs(jobs: JobDesk, builder: JobBuilder, data: DataFolder) -> None:
