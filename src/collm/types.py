@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, NewType
+from typing import Literal, NamedTuple, NewType
 
 RequestId = NewType("RequestId", str)
 VersionId = NewType("VersionId", str)
 """``NAME@LABEL`` for a published adapter version, or ``BASE`` for the bare base model."""
 
 BASE = VersionId("base")
+RollbackCause = Literal["asked", "regression"]
+"""Why a version is taken back: somebody wanted it, or live feedback proved it worse."""
 BASE_SLOT = -1
 """Adapter slot of tokens that use no adapter."""
 

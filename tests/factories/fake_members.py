@@ -22,7 +22,14 @@ from collm.federated.rounds import (
     SliceSums,
     UpdateReport,
 )
-from collm.types import BASE, ReplicaSnapshot, StepCoefficients, VersionId, WatchState
+from collm.types import (
+    BASE,
+    ReplicaSnapshot,
+    RollbackCause,
+    StepCoefficients,
+    VersionId,
+    WatchState,
+)
 
 DIGEST = "d" * 64
 NAN = b"nan"
@@ -86,6 +93,7 @@ class FakeMember:
     allotments: list[Allotment] = field(default_factory=list)
     promotions: list[VersionId] = field(default_factory=list)
     reasons: list[tuple[VersionId, str, Mapping[str, Any]]] = field(default_factory=list)
+    causes: list[RollbackCause | None] = field(default_factory=list)
     """Why it was told to serve what, in order."""
     watched: dict[str, WatchState] = field(default_factory=dict)
     _polls: dict[int, int] = field(default_factory=dict)
@@ -158,7 +166,13 @@ class FakeMember:
         if self.versions.setdefault(version, files) != files:
             raise RoundError(f"{version} exists already with other content")
 
-    async def promote(self, version: VersionId, reason: str, numbers: Mapping[str, Any]) -> None:
+    async def promote(
+        self,
+        version: VersionId,
+        reason: str,
+        numbers: Mapping[str, Any],
+        cause: RollbackCause | None = None,
+    ) -> None:
         """Serve a version."""
         self._answer()
         if self.before_promote is not None:
@@ -168,12 +182,20 @@ class FakeMember:
         self.active[version.partition("@")[0]] = version
         self.promotions.append(version)
         self.reasons.append((version, reason, numbers))
+        self.causes.append(cause)
 
-    async def return_to_base(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> None:
+    async def return_to_base(
+        self,
+        adapter: str,
+        reason: str,
+        numbers: Mapping[str, Any],
+        cause: RollbackCause = "asked",
+    ) -> None:
         """Serve no version of an adapter."""
         self._answer()
         self.active.pop(adapter, None)
         self.reasons.append((BASE, reason, numbers))
+        self.causes.append(cause)
 
     async def start_gate(self, plan: GatePlan) -> None:
         """Begin to compare."""

@@ -14,7 +14,7 @@ from collm.errors import (
 )
 from collm.federated.allotment import Allotment
 from collm.federated.rounds import GatePlan, GateReport, Progress, RoundPlan, UpdateReport
-from collm.types import ReplicaSnapshot, VersionId, VersionInfo
+from collm.types import ReplicaSnapshot, RollbackCause, VersionId, VersionInfo
 from factories.fake_replica import INFO
 from factories.snapshots import make_snapshot
 
@@ -68,16 +68,28 @@ class FakeRoundDesk:
         if self.versions.setdefault(version, content) != content:
             raise AdapterError(f"version {version} exists already with other content")
 
-    async def promote(self, version: str, reason: str, numbers: Mapping[str, Any]) -> VersionInfo:
+    async def promote(
+        self,
+        version: str,
+        reason: str,
+        numbers: Mapping[str, Any],
+        cause: RollbackCause | None = None,
+    ) -> VersionInfo:
         self._check()
         if version not in self.versions:
             raise UnknownAdapterError(f"version {version!r} does not exist")
-        self.promotions.append((version, reason, dict(numbers)))
+        self.promotions.append((version, reason, dict(numbers), cause))
         return replace(INFO, version=VersionId(version), is_active=True)
 
-    async def return_to_base(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> None:
+    async def return_to_base(
+        self,
+        adapter: str,
+        reason: str,
+        numbers: Mapping[str, Any],
+        cause: RollbackCause = "asked",
+    ) -> None:
         self._check()
-        self.returns.append((adapter, reason, dict(numbers)))
+        self.returns.append((adapter, reason, dict(numbers), cause))
 
     async def start_gate(self, plan: GatePlan) -> None:
         self._check()

@@ -12,7 +12,7 @@ import httpx
 from collm.errors import CollmError, RoundError, StateError, UnknownObjectError, UnreachableError
 from collm.federated.allotment import Allotment
 from collm.federated.rounds import GatePlan, GateReport, Progress, RoundPlan, UpdateReport
-from collm.types import VersionId
+from collm.types import RollbackCause, VersionId
 
 T = TypeVar("T")
 
@@ -74,11 +74,23 @@ class MemberControl(Protocol):
         """Bring it a version; no effect when it has it already."""
         ...
 
-    async def promote(self, version: VersionId, reason: str, numbers: Mapping[str, Any]) -> None:
-        """Make it serve a version; returns when it does."""
+    async def promote(
+        self,
+        version: VersionId,
+        reason: str,
+        numbers: Mapping[str, Any],
+        cause: RollbackCause | None = None,
+    ) -> None:
+        """Make it serve a version, by ``cause`` an earlier one; returns when it does."""
         ...
 
-    async def return_to_base(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> None:
+    async def return_to_base(
+        self,
+        adapter: str,
+        reason: str,
+        numbers: Mapping[str, Any],
+        cause: RollbackCause = "asked",
+    ) -> None:
         """Make it serve the bare base model under an adapter's name; returns when it does."""
         ...
 
@@ -141,21 +153,27 @@ class ReplicaControl:
             data={"metadata": json.dumps(dict(metadata))},
         )
 
-    async def promote(self, version: VersionId, reason: str, numbers: Mapping[str, Any]) -> None:
-        """Make it serve a version; returns when it does."""
-        await self._call(
-            "POST",
-            "/control/promote",
-            json={"version": version, "reason": reason, "numbers": dict(numbers)},
-        )
+    async def promote(
+        self,
+        version: VersionId,
+        reason: str,
+        numbers: Mapping[str, Any],
+        cause: RollbackCause | None = None,
+    ) -> None:
+        """Make it serve a version, by ``cause`` an earlier one; returns when it does."""
+        content = {"version": version, "reason": reason, "numbers": dict(numbers), "cause": cause}
+        await self._call("POST", "/control/promote", json=content)
 
-    async def return_to_base(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> None:
+    async def return_to_base(
+        self,
+        adapter: str,
+        reason: str,
+        numbers: Mapping[str, Any],
+        cause: RollbackCause = "asked",
+    ) -> None:
         """Make it serve the bare base model under an adapter's name; returns when it does."""
-        await self._call(
-            "POST",
-            "/control/return_to_base",
-            json={"adapter": adapter, "reason": reason, "numbers": dict(numbers)},
-        )
+        content = {"adapter": adapter, "reason": reason, "numbers": dict(numbers), "cause": cause}
+        await self._call("POST", "/control/return_to_base", json=content)
 
     async def start_gate(self, plan: GatePlan) -> None:
         """Ask it to compare a candidate; no effect when it does already."""

@@ -14,7 +14,7 @@ from collm.cluster.timing import Timing
 from collm.errors import CollmError, StateError, UnknownObjectError
 from collm.store.front_folder import FrontFolder
 from collm.store.versions import PublishedVersion
-from collm.types import BASE, ReplicaSnapshot, VersionId
+from collm.types import BASE, ReplicaSnapshot, RollbackCause, VersionId
 
 _log = logging.getLogger(__name__)
 _WITHIN_S = 2.0
@@ -88,10 +88,18 @@ class Spreader:
         published = self._folder.versions.get(version)
         return Target(published.adapter, version, published.base_digest)
 
-    async def spread(self, target: Target, reason: str, numbers: Mapping[str, Any]) -> Spread:
-        """Bring a target to every live replica that it is for."""
+    async def spread(
+        self,
+        target: Target,
+        reason: str,
+        numbers: Mapping[str, Any],
+        cause: RollbackCause | None = None,
+    ) -> Spread:
+        """Bring a target, by ``cause`` an earlier version, to every live replica it is for."""
         tasks = {
-            replica_id: asyncio.create_task(self.bring(replica_id, target, reason, numbers))
+            replica_id: asyncio.create_task(
+                self.bring(replica_id, target, reason, numbers, cause=cause)
+            )
             for replica_id, snapshot in sorted(self._members.live().items())
             if target.concerns(snapshot)
         }
@@ -121,6 +129,7 @@ class Spreader:
         reason: str,
         numbers: Mapping[str, Any],
         is_wanted: Callable[[], bool] = lambda: True,
+        cause: RollbackCause | None = None,
     ) -> None:
         """Make one replica serve a target, sending a version that the replica does not have.
 
@@ -132,12 +141,12 @@ class Spreader:
         """
         control, version = self._members.control(replica_id), target.version
         if version == BASE:
-            await control.return_to_base(target.adapter, reason, numbers)
+            await control.return_to_base(target.adapter, reason, numbers, cause or "asked")
             return
         is_sent = False
         while is_wanted():
             try:
-                await control.promote(version, reason, numbers)
+                await control.promote(version, reason, numbers, cause)
                 return
             except UnknownObjectError:
                 if is_sent:

@@ -11,7 +11,7 @@ from collm.cluster.spreading import Spread, Spreader, Target
 from collm.errors import UnknownAdapterError
 from collm.gate.watch import REGRESSION, pooled
 from collm.store.front_folder import FrontFolder
-from collm.types import BASE, ReplicaSnapshot, VersionId, WatchState
+from collm.types import BASE, ReplicaSnapshot, RollbackCause, VersionId, WatchState
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class TakingBack:
             UnknownAdapterError: No earlier version is held for the adapter.
         """
         async with self._is_promoting.setdefault(adapter, asyncio.Lock()):
-            return await self._take_back(adapter, "asked for", "rolled back", {})
+            return await self._take_back(adapter, "asked", "asked for", "rolled back", {})
 
     async def look(self, errors: Mapping[str, float]) -> None:
         """Take back what members together find worse on fresh feedback than the version before.
@@ -63,14 +63,14 @@ class TakingBack:
             async with lock:
                 if (numbers := self._regression(adapter, error)) is not None:
                     _log.warning("%s: %s", numbers["active"], REGRESSION)
-                    await self._take_back(adapter, REGRESSION, REGRESSION, numbers)
+                    await self._take_back(adapter, "regression", REGRESSION, REGRESSION, numbers)
 
     async def _take_back(
-        self, adapter: str, why: str, told: str, numbers: Mapping[str, Any]
+        self, adapter: str, cause: RollbackCause, why: str, told: str, numbers: Mapping[str, Any]
     ) -> Spread:
         # On record before it is served: who comes back catches up by the record.
         target = await asyncio.to_thread(self._record, adapter, why, numbers)
-        return await self._spreader.spread(target, told, numbers)
+        return await self._spreader.spread(target, told, numbers, cause)
 
     def _record(self, adapter: str, why: str, numbers: Mapping[str, Any]) -> Target:
         decisions = self._folder.decisions

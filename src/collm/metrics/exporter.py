@@ -13,11 +13,10 @@ from collm.metrics.records import BLAMELESS, Objectives, Outcome, RequestRecord
 from collm.metrics.service_times import ServiceTimes
 from collm.metrics.serving import ServingMetrics
 from collm.metrics.totals import Totals
-from collm.types import BASE, GradientSums, StepLoad, VersionId
+from collm.types import BASE, GradientSums, RollbackCause, StepLoad, VersionId
 
 Work = Literal["serve", "train", "evaluate", "idle"]
 Origin = Literal["learned", "brought"]
-RollbackCause = Literal["asked", "regression"]
 
 _NO_GRADIENTS = GradientSums()
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -15,7 +15,7 @@ from collm.store.versions import PublishedVersion
 from collm.training.base_version import BaseVersion
 from collm.training.samples import TokenSample
 from collm.training.trainer import AnyJob
-from collm.types import Request, RequestId, VersionId, VersionInfo
+from collm.types import Request, RequestId, RollbackCause, VersionId, VersionInfo
 
 T = TypeVar("T")
 
@@ -56,6 +56,9 @@ class Published:
     """Whether it is a copy of this replica's own shadow, which then simply trains on."""
     reason: str = "asked for"
     """Why it is to be promoted, for the record of the decision."""
+    cause: RollbackCause | None = None
+    """Why the version before is taken back by all who serve it, if this is a return to an earlier
+    one."""
     digest: str | None = None
     """The state's digest, if it was taken already."""
     reply: "Future[VersionInfo] | None" = None
@@ -85,6 +88,7 @@ class Published:
         reason: str,
         reply: "Future[VersionInfo] | None",
         numbers: Mapping[str, Any] | None = None,
+        cause: RollbackCause | None = None,
     ) -> Self:
         """Return the message about a version that somebody asks for."""
         return cls(
@@ -95,6 +99,7 @@ class Published:
             numbers=numbers or {},
             is_local=False,
             reason=reason,
+            cause=cause,
             digest=published.digest,
             reply=reply,
         )
@@ -137,6 +142,7 @@ class ReturnToBase:
     """Serve the bare base model under an adapter's name; no effect if that is so already."""
 
     adapter: str
+    cause: RollbackCause
     reason: str
     numbers: Mapping[str, Any]
     """What speaks for it; both for the record of the decision."""

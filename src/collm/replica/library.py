@@ -10,7 +10,7 @@ from collm.lora.state import AdapterState
 from collm.model.spec import ModelSpec
 from collm.replica.inbox import Published
 from collm.store.versions import PublishedVersion, VersionStore
-from collm.types import VersionId, VersionInfo
+from collm.types import RollbackCause, VersionId, VersionInfo
 
 
 class Library:
@@ -88,10 +88,11 @@ class Library:
         reply: "Future[VersionInfo] | None",
         reason: str = "asked for",
         numbers: Mapping[str, Any] | None = None,
+        cause: RollbackCause | None = None,
     ) -> Published:
         """Return the message that brings a version to the loop; raises as ``load``."""
         published, state = self.load(version)
-        return Published.foreign(published, state, reason, reply, numbers)
+        return Published.foreign(published, state, reason, reply, numbers, cause)
 
     def _next_label(self, adapter: str) -> str:
         next_number = self._versions.next_number(adapter)

@@ -9,7 +9,6 @@ from operator import attrgetter
 
 from collm.clock import Clock
 from collm.errors import AdapterError, CollmError, StateError
-from collm.gate.watch import REGRESSION
 from collm.lora.state import AdapterState
 from collm.lora.store import AdapterStore
 from collm.metrics.exporter import Origin, ReplicaMetrics
@@ -224,8 +223,8 @@ class Promotions:
         tell(message.reply, self.info(message.version))
 
     def _count(self, message: Published) -> None:
-        if message.reason == REGRESSION:  # on all replicas, by their coordinator
-            self._metrics.rolled_back(message.adapter, message.version, "regression")
+        if message.cause is not None:
+            self._metrics.rolled_back(message.adapter, message.version, message.cause)
         else:
             origin: Origin = "learned" if message.is_local else "brought"
             self._metrics.promoted(message.adapter, message.version, origin)

@@ -29,7 +29,7 @@ from collm.store.data_folder import DataFolder
 from collm.store.names import check_name
 from collm.store.versions import PublishedVersion
 from collm.training.base_version import BaseVersion
-from collm.types import ReplicaSnapshot, VersionId, VersionInfo
+from collm.types import ReplicaSnapshot, RollbackCause, VersionId, VersionInfo
 
 
 class RoundDesk:
@@ -154,8 +154,16 @@ class RoundDesk:
             self._archive.submit(lambda _: self._library.adopt(adapter, label, state, metadata))
         )
 
-    async def promote(self, version: str, reason: str, numbers: Mapping[str, Any]) -> VersionInfo:
-        """Make a version its adapter's active one; returns when it is.
+    async def promote(
+        self,
+        version: str,
+        reason: str,
+        numbers: Mapping[str, Any],
+        cause: RollbackCause | None = None,
+    ) -> VersionInfo:
+        """Make a version its adapter's active one, by ``cause`` an earlier one.
+
+        Returns when it is.
 
         Raises:
             UnknownAdapterError: It is not here.
@@ -164,14 +172,20 @@ class RoundDesk:
         """
         reply: Future[VersionInfo] = Future()
         message = await asyncio.to_thread(
-            alone, self._library.read, VersionId(version), reply, reason, numbers
+            alone, self._library.read, VersionId(version), reply, reason, numbers, cause
         )
         return await self._post.ask(message, reply)
 
-    async def return_to_base(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> None:
+    async def return_to_base(
+        self,
+        adapter: str,
+        reason: str,
+        numbers: Mapping[str, Any],
+        cause: RollbackCause = "asked",
+    ) -> None:
         """Serve the bare base model under an adapter's name; returns when that is on disk."""
         reply: Future[None] = Future()
-        await self._post.ask(ReturnToBase(adapter, reason, numbers, reply), reply)
+        await self._post.ask(ReturnToBase(adapter, cause, reason, numbers, reply), reply)
 
     # Comparisons
 

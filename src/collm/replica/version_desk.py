@@ -8,7 +8,7 @@ from typing import Any
 from collm.errors import CollmError, StateError
 from collm.gate.watch import REGRESSION
 from collm.lora.store import AdapterStore
-from collm.metrics.exporter import ReplicaMetrics, RollbackCause
+from collm.metrics.exporter import ReplicaMetrics
 from collm.replica.archive import Archive
 from collm.replica.inbox import (
     Keep,
@@ -26,7 +26,7 @@ from collm.replica.inbox import (
 from collm.replica.promotions import Promotions, no_free_slot
 from collm.replica.swap import Cause, Swap
 from collm.store.data_folder import DataFolder
-from collm.types import BASE, VersionId, VersionInfo
+from collm.types import BASE, RollbackCause, VersionId, VersionInfo
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class VersionDesk:
             adapter,
             BASE,
             previous,
-            "regression" if message.reason == REGRESSION else "asked",
+            message.cause,
             message.reason,
             message.numbers,
             lambda _version, _info, error: tell(message.reply, error),

@@ -127,7 +127,7 @@ async def promote(request: Request) -> Response:
     """Serve a version; answered when new requests get it."""
     service = _alive(request)
     body = await read_as(PromoteBody, request, service.config.max_body_bytes)
-    info = await service.rounds.promote(body.version, body.reason, body.numbers)
+    info = await service.rounds.promote(body.version, body.reason, body.numbers, body.cause)
     return JSONResponse({"version": info.version, "is_active": info.is_active})
 
 
@@ -136,7 +136,7 @@ async def return_to_base(request: Request) -> Response:
     """Serve the base under an adapter's name; answered when new requests get it."""
     service = _alive(request)
     body = await read_as(ReturnBody, request, service.config.max_body_bytes)
-    await service.rounds.return_to_base(body.adapter, body.reason, body.numbers)
+    await service.rounds.return_to_base(body.adapter, body.reason, body.numbers, body.cause)
     return JSONResponse({"adapter": body.adapter, "version": BASE})
 
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from collm.federated.allotment import Allotment
 from collm.federated.rounds import GatePlan, GateReport, Progress, RoundPlan, UpdateReport
-from collm.types import ReplicaSnapshot, VersionInfo
+from collm.types import ReplicaSnapshot, RollbackCause, VersionInfo
 
 
 class RoundDesk(Protocol):
@@ -52,8 +52,16 @@ class RoundDesk(Protocol):
         """
         ...
 
-    async def promote(self, version: str, reason: str, numbers: Mapping[str, Any]) -> VersionInfo:
-        """Make a version its adapter's active one; returns when it is.
+    async def promote(
+        self,
+        version: str,
+        reason: str,
+        numbers: Mapping[str, Any],
+        cause: RollbackCause | None = None,
+    ) -> VersionInfo:
+        """Make a version its adapter's active one, by ``cause`` an earlier one.
+
+        Returns when it is.
 
         Raises:
             UnknownAdapterError: It is not here.
@@ -61,7 +69,13 @@ class RoundDesk(Protocol):
         """
         ...
 
-    async def return_to_base(self, adapter: str, reason: str, numbers: Mapping[str, Any]) -> None:
+    async def return_to_base(
+        self,
+        adapter: str,
+        reason: str,
+        numbers: Mapping[str, Any],
+        cause: RollbackCause = "asked",
+    ) -> None:
         """Serve the bare base model under an adapter's name; no effect if that is so already."""
         ...
 

@@ -4,6 +4,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from collm.types import RollbackCause
+
 
 class ReturnBody(BaseModel):
     """Which adapter's versions to serve no more, and why, for the record."""
@@ -13,6 +15,7 @@ class ReturnBody(BaseModel):
     adapter: str
     reason: str
     numbers: dict[str, Any]
+    cause: RollbackCause = "asked"
 
 
 class PromoteBody(BaseModel):
@@ -23,3 +26,5 @@ class PromoteBody(BaseModel):
     version: str
     reason: str
     numbers: dict[str, Any]
+    cause: RollbackCause | None = None
+    """Why the version before is taken back; null when this is no return to an earlier one."""

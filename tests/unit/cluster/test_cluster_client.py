@@ -83,6 +83,7 @@ def test_gate_and_promotion_are_asked_for_on_their_routes() -> None:
         "version": "ours@2",
         "reason": "better",
         "numbers": {"n": 1},
+        "cause": None,
     }
 
 

@@ -63,6 +63,7 @@ def test_what_a_member_proves_worse_is_taken_back_everywhere_and_on_record(
     for member in cluster.members.values():
         version, reason, numbers = member.reasons[-1]
         assert (member.active[ADAPTER], version, reason) == (ONE, ONE, REGRESSION)
+        assert member.causes[-1] == "regression"
         assert numbers == row.numbers
         assert not is_proven(numbers), "what is returned to is not watched"
     look(cluster, folder)
@@ -78,6 +79,17 @@ def test_a_first_version_is_taken_back_to_the_base(
     look(cluster, folder)
     assert folder.decisions.active() == {}
     assert {member.reasons[-1][:2] for member in cluster.members.values()} == {(BASE, REGRESSION)}
+    assert {member.causes[-1] for member in cluster.members.values()} == {"regression"}
+
+
+def test_what_somebody_takes_back_is_brought_as_that(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    learn(cluster, folder, 2)
+    spreader = Spreader(cluster.view(), folder, FakeTime().timing())
+    asyncio.run(TakingBack(cluster.view(), folder, spreader, {}).roll_back(ADAPTER))
+    for member in cluster.members.values():
+        assert (member.active[ADAPTER], member.causes[-1]) == (ONE, "asked")
 
 
 @pytest.mark.parametrize("capitals", [(140.0, 1.0), (0.01, 380.0), (13.0, 13.0)])

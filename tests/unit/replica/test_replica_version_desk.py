@@ -120,7 +120,7 @@ def test_first_version_is_taken_back_and_without_a_job_the_name_goes(world):
 
 def return_to_base(world):
     reply = Future()
-    world.put(ReturnToBase("a", "rolled back", {}, reply))
+    world.put(ReturnToBase("a", "asked", "rolled back", {}, reply))
     return reply
 
 

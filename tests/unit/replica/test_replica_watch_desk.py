@@ -6,7 +6,6 @@ from concurrent.futures import Future
 import pytest
 
 from collm.gate.trial import Verdict
-from collm.gate.watch import REGRESSION
 from collm.replica.inbox import CancelJob, ReturnToBase, Unload
 from collm.store.decisions import Decision, DecisionKind
 from collm.types import VersionId
@@ -68,26 +67,27 @@ def test_what_the_coordinator_returns_to_is_not_watched():
     assert world.trainer.watched == {}
 
 
-def num_rollbacks(world):
+def num_rollbacks(world, cause):
     """Return how many an alarm would see."""
     text = world.metrics.render().decode()
-    counts = re.findall(r'^collm_rollbacks_total{.*cause="regression".*} (.+)$', text, re.M)
+    counts = re.findall(rf'^collm_rollbacks_total{{.*cause="{cause}".*}} (.+)$', text, re.M)
     return sum(map(float, counts))
 
 
-def test_what_the_coordinator_takes_back_for_a_regression_is_counted_as_that():
+def test_what_the_coordinator_takes_back_is_counted_by_its_cause():
     world = World()
     for label in (1, 2):
         promote_for_round(world, label, label)
-    world.ask(1, 1, numbers={}, reason="rolled back")
-    assert num_rollbacks(world) == 0
+    world.ask(1, 1, numbers={}, cause="asked")
+    assert (num_rollbacks(world, "asked"), num_rollbacks(world, "regression")) == (1, 0)
     promote_for_round(world, 2, 2)
-    world.ask(1, 1, numbers={"evidence": 120.0}, reason=REGRESSION)
-    assert num_rollbacks(world) == 1
+    assert (num_rollbacks(world, "asked"), num_rollbacks(world, "regression")) == (1, 0)
+    world.ask(1, 1, numbers={"evidence": 120.0}, cause="regression")
+    assert (num_rollbacks(world, "asked"), num_rollbacks(world, "regression")) == (1, 1)
     reply = Future()
-    world.put(ReturnToBase("a", REGRESSION, {"evidence": 120.0}, reply))
+    world.put(ReturnToBase("a", "regression", "whatever it is called", {}, reply))
     assert reply.result(0) is None
-    assert num_rollbacks(world) == 2
+    assert (num_rollbacks(world, "asked"), num_rollbacks(world, "regression")) == (1, 2)
 
 
 def test_watch_outlives_its_job_and_ends_with_the_adapter():

@@ -202,12 +202,20 @@ def test_a_version_is_published_once_and_promoted(desk, ask):
         ask(lambda control: control.publish("a@1", FILES, metadata))
     assert desk.versions == {"a@1": (b"{}", b"weights", metadata)}
     ask(lambda control: control.promote("a@1", "better", {"increase": -0.5}))
-    assert desk.promotions == [("a@1", "better", {"increase": -0.5})]
+    ask(lambda control: control.promote("a@1", "not so good", {}, "regression"))
+    assert desk.promotions == [
+        ("a@1", "better", {"increase": -0.5}, None),
+        ("a@1", "not so good", {}, "regression"),
+    ]
 
 
 def test_an_adapter_is_returned_to_the_base(desk, ask):
-    ask(lambda control: control.return_to_base("a", "worse", {"evidence": 120.0}))
-    assert desk.returns == [("a", "worse", {"evidence": 120.0})]
+    ask(lambda control: control.return_to_base("a", "worse", {"evidence": 120.0}, "regression"))
+    ask(lambda control: control.return_to_base("a", "unwanted", {}))
+    assert desk.returns == [
+        ("a", "worse", {"evidence": 120.0}, "regression"),
+        ("a", "unwanted", {}, "asked"),
+    ]
     desk.refusal = StateError("busy")
     with pytest.raises(StateError):
         ask(lambda control: control.return_to_base("a", "worse", {}))
