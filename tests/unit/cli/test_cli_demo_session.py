@@ -136,6 +136,23 @@ def test_dead_server_is_reported_with_its_last_words(settings):
     assert "out of luck" in str(session.error)
 
 
+def test_dead_server_is_reported_though_its_requests_fail_before_its_end_is_known(
+    settings, monkeypatch
+):
+    end, calls, asked_again = ServerProcess.end, [], asyncio.Event()
+
+    async def end_late(self):
+        calls.append(self)
+        if len(calls) == 1:
+            await asked_again.wait()
+        asked_again.set()
+        return await end(self)
+
+    monkeypatch.setattr(ServerProcess, "end", end_late)
+    session = play(settings, "die", SilentView())
+    assert session.end == "server ended"
+
+
 def test_server_that_does_not_start_is_reported_with_its_last_words(settings):
     session = play(settings, "refuse", SilentView())
     assert session.end == "server ended"
