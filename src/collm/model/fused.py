@@ -24,6 +24,7 @@ from collm.ops.native.layers import (
     linear_fields,
     run_layers,
 )
+from collm.ops.native.library import address
 
 Forward = Callable[[StepBatch], Tensor]
 """Writes a step's keys and values to the caches; returns its logits, as ``Decoder.forward``."""
@@ -76,6 +77,7 @@ class _FusedDecoder:
         cos, sin = decoder.rotary.rows(batch.positions)
         plans = [batch.attention[window] for window in self._windows]
         fields = [_plan_fields(plan) for plan in plans]
+        slots = batch.adapters.slots if batch.adapters.segments else None
         step = StepFields(
             rows=len(x),
             hidden=spec.hidden_size,
@@ -84,11 +86,11 @@ class _FusedDecoder:
             head_dim=spec.head_dim,
             block_size=self._caches[0].shape[1],
             num_layers=spec.num_layers,
-            x=x.data_ptr(),
-            cos=cos.data_ptr(),
-            sin=sin.data_ptr(),
-            cache_rows=plans[0].cache_rows.data_ptr(),
-            slots=batch.adapters.slots.data_ptr() if batch.adapters.segments else None,
+            x=address(x, torch.bfloat16, len(x), spec.hidden_size),
+            cos=address(cos, torch.bfloat16, len(x), 1, spec.head_dim),
+            sin=address(sin, torch.bfloat16, len(x), 1, spec.head_dim),
+            cache_rows=address(plans[0].cache_rows, torch.int64, len(x)),
+            slots=address(slots, torch.int32, len(x)),
             plans=(PlanFields * len(fields))(*fields),
             eps=spec.rms_norm_eps,
         )
@@ -98,11 +100,11 @@ class _FusedDecoder:
     def _layer_fields(self, index: int, layer: LayerWeights) -> LayerFields:
         spec = self._decoder.spec
         return LayerFields(
-            attention_norm=layer.attention_norm.data_ptr(),
-            mlp_norm=layer.mlp_norm.data_ptr(),
-            q_norm=None if layer.q_norm is None else layer.q_norm.data_ptr(),
-            k_norm=None if layer.k_norm is None else layer.k_norm.data_ptr(),
-            cache=self._caches[index].data_ptr(),
+            attention_norm=address(layer.attention_norm, torch.bfloat16, spec.hidden_size),
+            mlp_norm=address(layer.mlp_norm, torch.bfloat16, spec.hidden_size),
+            q_norm=address(layer.q_norm, torch.bfloat16, spec.head_dim),
+            k_norm=address(layer.k_norm, torch.bfloat16, spec.head_dim),
+            cache=address(self._caches[index], torch.bfloat16, *self._caches[0].shape),
             plan=self._windows.index(spec.sliding_windows[index]),
             **{name: self._linear_fields(index, layer, name) for name in _LINEARS},
         )
@@ -118,7 +120,12 @@ class _FusedDecoder:
 
 def _plan_fields(plan: AttentionPlan) -> PlanFields:
     spans = [
-        SpanFields(span.start, span.stop, span.num_context, span.blocks.data_ptr())
+        SpanFields(
+            span.start,
+            span.stop,
+            span.num_context,
+            address(span.blocks, torch.int64, len(span.blocks)),
+        )
         for span in plan.spans
     ]
     return PlanFields(
@@ -126,7 +133,7 @@ def _plan_fields(plan: AttentionPlan) -> PlanFields:
         num_decode=plan.num_decode,
         max_blocks=plan.decode_blocks.shape[1] if plan.num_decode else 0,
         num_spans=len(spans),
-        decode_blocks=plan.decode_blocks.data_ptr(),
-        decode_lengths=plan.decode_lengths.data_ptr(),
+        decode_blocks=address(plan.decode_blocks, torch.int64, *plan.decode_blocks.shape),
+        decode_lengths=address(plan.decode_lengths, torch.int64, plan.num_decode),
         spans=(SpanFields * len(spans))(*spans),
     )

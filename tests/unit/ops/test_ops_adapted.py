@@ -35,7 +35,9 @@ def block_diagonal(part_sizes: list[int], rank: int) -> Tensor:
 
 @pytest.mark.parametrize("num_rows", [1, 5, 40, 130])
 @pytest.mark.parametrize(
-    ("part_sizes", "rank"), [([96], 8), ([64, 32, 32], 8), ([32, 32], 18), ([64, 64], 3)]
+    ("part_sizes", "rank"),
+    # The last has more ranks than outputs.
+    [([96], 8), ([64, 32, 32], 8), ([32, 32], 18), ([64, 64], 3), ([32, 32], 256)],
 )
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_output_and_gradients_equal_those_of_autograd(num_rows, part_sizes, rank, has_bias):

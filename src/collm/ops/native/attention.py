@@ -7,7 +7,7 @@ in an order of the kernels' own: see ``cache.h``. Blocks hold whole runs.
 import torch
 from torch import Tensor
 
-from collm.ops.native.library import kernels, rows_together
+from collm.ops.native.library import address, kernels, rows_together
 
 RUN = 16
 """Tokens of a run; a block's size must be a multiple of it."""
@@ -18,13 +18,12 @@ def write_kv_(cache: Tensor, kv: Tensor, cache_rows: Tensor) -> None:
 
     Values that are not finite are written as zero.
     """
-    assert cache.is_contiguous()
     kv = kv.contiguous()
     num_tokens, _, num_kv_heads, head_dim = kv.shape
     kernels().write_kv(
-        kv.data_ptr(),
-        cache.data_ptr(),
-        cache_rows.data_ptr(),
+        address(kv, torch.bfloat16, *kv.shape),
+        address(cache, torch.bfloat16, *cache.shape[:2], *kv.shape[1:]),
+        address(cache_rows, torch.int64, num_tokens),
         num_tokens,
         num_kv_heads,
         head_dim,
@@ -51,10 +50,10 @@ def decode_attention(
     kernels().decode_attention(
         q.data_ptr(),
         q.stride(0),
-        cache.data_ptr(),
-        blocks.data_ptr(),
+        _cache_address(cache, head_dim),
+        address(blocks, torch.int64, num_rows, blocks.shape[1]),
         blocks.shape[1],
-        lengths.data_ptr(),
+        address(lengths, torch.int64, num_rows),
         out.data_ptr(),
         num_rows,
         num_heads,
@@ -87,8 +86,8 @@ def prefill_attention(
     kernels().prefill_attention(
         q.data_ptr(),
         q.stride(0),
-        cache.data_ptr(),
-        blocks.data_ptr(),
+        _cache_address(cache, head_dim),
+        address(blocks, torch.int64, len(blocks)),
         out.data_ptr(),
         num_rows,
         num_context,
@@ -101,3 +100,8 @@ def prefill_attention(
         torch.get_num_threads(),
     )
     return out
+
+
+def _cache_address(cache: Tensor, head_dim: int) -> int | None:
+    num_blocks, block_size, _, num_kv_heads, _ = cache.shape
+    return address(cache, torch.bfloat16, num_blocks, block_size, 2, num_kv_heads, head_dim)

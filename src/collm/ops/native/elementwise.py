@@ -12,12 +12,12 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, turn: float = 1.0) -> Tensor:
     A ``turn`` of -1 rotates back.
     """
     x = rows_together(x)
-    y = x.new_empty(x.shape)
+    y, rows = x.new_empty(x.shape), (x.shape[0], 1, x.shape[2])
     kernels().rotate(
         x.data_ptr(),
         x.stride(0),
-        address(cos),
-        address(sin),
+        address(cos, torch.bfloat16, *rows),
+        address(sin, torch.bfloat16, *rows),
         y.data_ptr(),
         *x.shape,
         turn,
@@ -32,8 +32,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     y = torch.empty_like(x)
     width = x.shape[-1]
     kernels().rms_norm(
-        x.data_ptr(),
-        weight.data_ptr(),
+        address(x, torch.bfloat16, *x.shape),
+        address(weight, torch.bfloat16, width),
         y.data_ptr(),
         x.numel() // width,
         width,
@@ -49,9 +49,9 @@ def rms_norm_back(dy: Tensor, x: Tensor, weight: Tensor, eps: float) -> Tensor:
     dx = torch.empty_like(x)
     width = x.shape[-1]
     kernels().rms_norm_back(
-        dy.data_ptr(),
-        x.data_ptr(),
-        weight.data_ptr(),
+        address(dy, torch.bfloat16, *x.shape),
+        address(x, torch.bfloat16, *x.shape),
+        address(weight, torch.bfloat16, width),
         dx.data_ptr(),
         x.numel() // width,
         width,
@@ -66,7 +66,13 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     gate_up = gate_up.contiguous()
     num_tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     y = gate_up.new_empty(num_tokens, width)
-    kernels().silu_mul(gate_up.data_ptr(), y.data_ptr(), num_tokens, width, torch.get_num_threads())
+    kernels().silu_mul(
+        address(gate_up, torch.bfloat16, num_tokens, 2 * width),
+        y.data_ptr(),
+        num_tokens,
+        width,
+        torch.get_num_threads(),
+    )
     return y
 
 
@@ -75,8 +81,8 @@ def silu_mul_back(dy: Tensor, gate_up: Tensor) -> Tensor:
     dy, gate_up = dy.contiguous(), gate_up.contiguous()
     d_gate_up = torch.empty_like(gate_up)
     kernels().silu_mul_back(
-        dy.data_ptr(),
-        gate_up.data_ptr(),
+        address(dy, torch.bfloat16, *dy.shape),
+        address(gate_up, torch.bfloat16, dy.shape[0], 2 * dy.shape[1]),
         d_gate_up.data_ptr(),
         *dy.shape,
         torch.get_num_threads(),

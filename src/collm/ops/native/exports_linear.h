@@ -64,7 +64,7 @@ void EXPORT(input_grad)(int format, const bf16* dy, const uint8_t* w, bf16* dx, 
 #pragma omp parallel num_threads(threads)
   {
     static thread_local InputRoom room;
-    room.fit(call);
+    room.fit(call, 0);
     int64_t first, last;
     share(in / kColumns, first, last);
     for (int64_t block = first; block < last; ++block)

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <algorithm>
+
 #include "linear.h"
 
 namespace {
@@ -98,11 +100,11 @@ KERNEL void add_gradient_of(const bf16* dy, int64_t dy_stride, const uint32_t* p
 
 // Room of one thread.
 struct InputRoom {
-  std::vector<uint32_t> panel;  // [kPanel / 2, 32]
+  std::vector<uint32_t> panel;  // Of outputs, or of an adapter's ranks: [most at once / 2, 32].
   std::vector<float> sums;      // [rows, 32]
 
-  void fit(const Linear& call) {
-    grow(panel, (call.out < kPanel ? call.out : kPanel) / 2 * kColumns);
+  void fit(const Linear& call, int64_t rank) {
+    grow(panel, std::max(std::min(call.out, kPanel), rank) / 2 * kColumns);
     grow(sums, call.rows * kColumns);
   }
 };

@@ -6,13 +6,12 @@ keeps the tensors behind them.
 
 import ctypes
 from collections.abc import Sequence
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from collm.ops.native.library import address, kernels
-from collm.ops.native.linears import Packed
+from collm.ops.native.linears import Packed, bank_addresses, part_ends
 
 _INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
 
@@ -100,17 +99,16 @@ def linear_fields(
     part_sizes: Sequence[int],
 ) -> LinearFields:
     """Return the fields of a linear; shapes as those of ``linears.linear``."""
-    ends = list(accumulate(part_sizes))
-    assert ends[-1] == weight.out_features, (part_sizes, weight.out_features)
+    ends = part_ends(part_sizes, weight.out_features)
+    factors = bank_addresses(weight, bank_a, bank_b, len(ends))
     return LinearFields(
         weight.format,
         weight.in_features,
         weight.out_features,
         bank_a.shape[1],
-        address(weight.data),
-        address(bias),
-        address(bank_a),
-        address(bank_b),
+        weight.data.data_ptr(),
+        address(bias, torch.bfloat16, weight.out_features),
+        *factors,
         len(ends),
         (_INT * 3)(*ends),
     )

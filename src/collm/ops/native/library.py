@@ -143,16 +143,38 @@ def kernels() -> Any:
     return found
 
 
-def address(tensor: Tensor | None) -> int | None:
-    """Return where a contiguous tensor's elements are; ``None`` is a null pointer."""
+def address(tensor: Tensor | None, dtype: torch.dtype, *shape: int) -> int | None:
+    """Return where the elements of a tensor on the CPU are; ``None`` is a null pointer.
+
+    The kernels know addresses and sizes alone: of any other tensor they would read, or overwrite,
+    what is not its own.
+
+    Raises:
+        ValueError: The tensor is not contiguous, or of another dtype, shape or device.
+    """
     if tensor is None:
         return None
-    assert tensor.is_contiguous()
+    fits = tensor.dtype == dtype and tensor.shape == shape and tensor.device.type == "cpu"
+    if not (fits and tensor.is_contiguous()):
+        raise ValueError(
+            f"the kernels take contiguous {dtype} of shape {list(shape)} on the CPU here, not "
+            f"{tensor.dtype} of shape {list(tensor.shape)}, strides {tensor.stride()}, on "
+            f"{tensor.device}"
+        )
     return tensor.data_ptr()
 
 
 def rows_together(x: Tensor) -> Tensor:
-    """Return ``x`` [num_rows, num_heads, head_dim] with each row in one piece."""
+    """Return ``x`` [num_rows, num_heads, head_dim] with each row in one piece.
+
+    Raises:
+        ValueError: ``x`` is not bfloat16 on the CPU, or heads cannot be cut into whole vectors.
+    """
+    if not can_take(x):
+        raise ValueError(
+            f"the kernels take bfloat16 heads of a multiple of {COLUMNS} elements on the CPU, not "
+            f"{x.dtype} of shape {list(x.shape)} on {x.device}"
+        )
     return x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous()
 
 

@@ -109,20 +109,19 @@ def linear(
         part_sizes: Outputs of the parts that are fused, each with its own share of the ranks.
     """
     x = x.contiguous()
-    ends = part_ends(part_sizes)
+    ends = part_ends(part_sizes, weight.out_features)
     y = x.new_empty(x.shape[0], weight.out_features)
     kernels().linear(
         weight.format,
-        x.data_ptr(),
+        address(x, torch.bfloat16, len(x), weight.in_features),
         weight.data.data_ptr(),
-        address(bias),
+        address(bias, torch.bfloat16, weight.out_features),
         y.data_ptr(),
         x.shape[0],
         weight.in_features,
         weight.out_features,
-        address(slots),
-        address(bank_a),
-        address(bank_b),
+        address(slots, torch.int32, len(x)),
+        *bank_addresses(weight, bank_a, bank_b, len(ends)),
         0 if bank_a is None else bank_a.shape[1],
         ends,
         len(ends),
@@ -137,9 +136,33 @@ def block_factors(b: Tensor) -> Tensor:
     return b.view(rank, out_features // COLUMNS, COLUMNS).transpose(0, 1)
 
 
-def part_ends(part_sizes: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
-    """Return where the outputs of each part end."""
+def bank_addresses(
+    weight: Packed, bank_a: Tensor | None, bank_b: Tensor | None, num_parts: int
+) -> tuple[int | None, int | None]:
+    """Return where the factors of all slots are, as ``linear`` takes them; null pointers for none.
+
+    Raises:
+        ValueError: They do not fit the weight, or one another.
+    """
+    if bank_a is None or bank_b is None:
+        return None, None
+    num_slots, rank = bank_a.shape[:2]
+    blocks = (weight.out_features // COLUMNS, rank // num_parts, COLUMNS)
+    return (
+        address(bank_a, torch.bfloat16, num_slots, rank, weight.in_features),
+        address(bank_b, torch.bfloat16, num_slots, *blocks),
+    )
+
+
+def part_ends(part_sizes: Sequence[int], out_features: int) -> "ctypes.Array[ctypes.c_int64]":
+    """Return where the outputs of each part end; of no parts, nothing.
+
+    Raises:
+        ValueError: The parts are not all of the outputs.
+    """
     ends = list(accumulate(part_sizes))
+    if ends and ends[-1] != out_features:
+        raise ValueError(f"parts of {list(part_sizes)} outputs make {ends[-1]}, not {out_features}")
     return (ctypes.c_int64 * len(ends))(*ends)
 
 
@@ -156,7 +179,7 @@ def input_grad(dy: Tensor, weight: Packed) -> Tensor:
     dx = dy.new_empty(dy.shape[0], weight.in_features)
     kernels().input_grad(
         weight.format,
-        dy.data_ptr(),
+        address(dy, torch.bfloat16, len(dy), weight.out_features),
         weight.data.data_ptr(),
         dx.data_ptr(),
         dy.shape[0],

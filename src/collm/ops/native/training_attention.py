@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from collm.ops.native.library import kernels, rows_together
+from collm.ops.native.library import address, kernels, rows_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ def training_attention_back(
     dq, dkv, deltas = q.new_zeros(q.shape), torch.zeros_like(kv), torch.empty_like(log_sums)
     kernels().training_attention_back(
         *_addresses(q, kv, spans),
-        out.data_ptr(),
-        log_sums.data_ptr(),
-        d_out.data_ptr(),
+        address(out, torch.bfloat16, *q.shape),
+        address(log_sums, torch.float32, kv.shape[2], len(q), q.shape[1] // kv.shape[2]),
+        address(d_out, torch.bfloat16, *q.shape),
         deltas.data_ptr(),
         dq.data_ptr(),
         dkv.data_ptr(),
@@ -67,17 +67,18 @@ def training_attention_back(
     return dq, dkv
 
 
-def _addresses(q: Tensor, kv: Tensor, spans: Spans) -> tuple[int, ...]:
+def _addresses(q: Tensor, kv: Tensor, spans: Spans) -> tuple[int | None, ...]:
     """Return what both calls begin with."""
     num_rows, num_heads, head_dim = q.shape
+    num_samples = len(spans.starts)
     return (
         q.data_ptr(),
         q.stride(0),
-        kv.data_ptr(),
-        spans.starts.data_ptr(),
-        spans.lengths.data_ptr(),
-        spans.prefixes.data_ptr(),
-        len(spans.starts),
+        address(kv, torch.bfloat16, num_rows, 2, kv.shape[2], head_dim),
+        address(spans.starts, torch.int64, num_samples),
+        address(spans.lengths, torch.int64, num_samples),
+        address(spans.prefixes, torch.int64, num_samples),
+        num_samples,
         num_rows,
         num_heads,
         kv.shape[2],

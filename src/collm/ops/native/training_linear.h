@@ -174,7 +174,7 @@ void EXPORT(adapted_back)(int format, const bf16* x, const bf16* t, const bf16* 
     round_projections(exact_dt, dt, first * rank, last * rank);
     widen_all(t, exact_t, first * rank, last * rank);
 #pragma omp barrier
-    room.fit(call);
+    room.fit(call, rank);
     share(in / kColumns, first, last);
     for (int64_t block = first; block < last; ++block) {
       gradient_of((Format)format, call, block * kColumns, room, {dt, a, rank});

@@ -31,18 +31,18 @@ def adapted(
     """
     x = x.contiguous()
     y, t = x.new_empty(x.shape[0], weight.out_features), x.new_empty(x.shape[0], a.shape[0])
-    ends = part_ends(part_sizes)
+    ends = part_ends(part_sizes, weight.out_features)
     kernels().adapted(
         weight.format,
-        x.data_ptr(),
+        address(x, torch.bfloat16, len(x), weight.in_features),
         weight.data.data_ptr(),
-        address(bias),
+        address(bias, torch.bfloat16, weight.out_features),
         y.data_ptr(),
         x.shape[0],
         weight.in_features,
         weight.out_features,
-        address(a),
-        address(b),
+        address(a, torch.bfloat16, len(a), weight.in_features),
+        address(b, torch.bfloat16, len(a), weight.out_features),
         a.shape[0],
         ends,
         len(ends),
@@ -77,21 +77,21 @@ def adapted_back(
         [out_features, rank / num_parts] within each part's block, float32.
     """
     x, dy = x.contiguous(), dy.contiguous()
-    ends = part_ends(part_sizes)
+    ends = part_ends(part_sizes, weight.out_features)
     dx = torch.empty_like(x)
     grad_a = torch.empty(a.shape)
     grad_b = torch.empty(weight.out_features, a.shape[0] // len(ends))
     kernels().adapted_back(
         weight.format,
-        x.data_ptr(),
-        address(t),
-        dy.data_ptr(),
+        address(x, torch.bfloat16, len(x), weight.in_features),
+        address(t, torch.bfloat16, len(x), len(a)),
+        address(dy, torch.bfloat16, len(x), weight.out_features),
         weight.data.data_ptr(),
         x.shape[0],
         weight.in_features,
         weight.out_features,
-        address(a),
-        address(b),
+        address(a, torch.bfloat16, len(a), weight.in_features),
+        address(b, torch.bfloat16, len(a), weight.out_features),
         a.shape[0],
         ends,
         len(ends),
