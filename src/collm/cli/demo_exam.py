@@ -153,5 +153,4 @@ def _request(question: Sample) -> WorkloadRequest:
         expected=question.answer,
         max_tokens=MAX_SCORED_TOKENS,
         ignore_eos=False,
-        num_prompt_tokens_target=0,
     )

@@ -34,11 +34,6 @@ class RoundStatus(StrEnum):
     ABANDONED = "abandoned"
     """No quorum, or nothing to promote for another reason."""
 
-    @property
-    def is_final(self) -> bool:
-        """Whether nothing more happens in the round."""
-        return self in (RoundStatus.DONE, RoundStatus.REFUSED, RoundStatus.ABANDONED)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:

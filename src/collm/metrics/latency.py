@@ -28,7 +28,6 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 class LatencySummary:
     """The usual percentiles of a set of times, in seconds; ``None`` where there were none."""
 
-    num_values: int
     p50_s: float | None
     p95_s: float | None
     p99_s: float | None
@@ -39,7 +38,6 @@ def summarize_latency(values: Iterable[float | None]) -> LatencySummary:
     """Summarize times in seconds, leaving out requests that have none (``None``)."""
     known = sorted(value for value in values if value is not None)
     return LatencySummary(
-        num_values=len(known),
         p50_s=percentile(known, 0.5),
         p95_s=percentile(known, 0.95),
         p99_s=percentile(known, 0.99),

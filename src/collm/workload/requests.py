@@ -23,8 +23,6 @@ class WorkloadRequest:
     """The right answer of a scored request."""
     max_tokens: int
     ignore_eos: bool
-    num_prompt_tokens_target: int
-    """The prompt length that the trace asks for; scored requests have their own length."""
 
 
 def build_requests(
@@ -94,7 +92,6 @@ def _scored_request(row: TraceRow, sample: Sample, config: WorkloadConfig) -> Wo
         expected=sample.answer,
         max_tokens=config.max_scored_tokens,
         ignore_eos=False,
-        num_prompt_tokens_target=row.prompt_tokens,
     )
 
 
@@ -108,5 +105,4 @@ def _length_request(row: TraceRow, pieces: _FillerText, config: WorkloadConfig) 
         expected=None,
         max_tokens=row.output_tokens,
         ignore_eos=True,
-        num_prompt_tokens_target=row.prompt_tokens,
     )

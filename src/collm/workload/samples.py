@@ -4,7 +4,6 @@ import gzip
 from collections.abc import Collection, Sequence
 from importlib.resources import files
 from pathlib import Path
-from random import Random
 from typing import IO, Literal
 
 from collm.chats import Sample, parse_samples
@@ -66,32 +65,6 @@ def group_split(
     for group in everywhere:
         for index, sample in enumerate(groups.get(group, ())):
             sites[index % num_sites].append(sample)
-    return tuple(tuple(site) for site in sites)
-
-
-def dirichlet_split(
-    samples: Sequence[Sample], num_sites: int, alpha: float, seed: int
-) -> tuple[tuple[Sample, ...], ...]:
-    """Deal every sample to one site, each group in proportions drawn from Dirichlet(alpha).
-
-    A small ``alpha`` gives each group to few sites, a large one gives all sites the same mix.
-
-    Raises:
-        ValueError: ``num_sites`` is below 1 or ``alpha`` not above 0.
-    """
-    if num_sites < 1 or alpha <= 0:
-        raise ValueError(f"need num_sites >= 1 and alpha > 0, not {num_sites} and {alpha}")
-    random = Random(seed)
-    sites: list[list[Sample]] = [[] for _ in range(num_sites)]
-    for members in by_group(samples).values():
-        # Gamma draws divided by their sum are a Dirichlet draw; ``choices`` does the division.
-        # A tiny alpha can underflow all of them to 0, where one site gets the group.
-        weights = [random.gammavariate(alpha, 1.0) for _ in range(num_sites)]
-        if not any(weights):
-            weights[random.randrange(num_sites)] = 1.0
-        owners = random.choices(sites, weights, k=len(members))
-        for owner, sample in zip(owners, members, strict=True):
-            owner.append(sample)
     return tuple(tuple(site) for site in sites)
 
 

@@ -2,8 +2,6 @@
 
 import csv
 import gzip
-import itertools
-import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
@@ -52,18 +50,6 @@ def load_trace(name_or_path: str | Path) -> Trace:
             return _read_packed(packed, name)
     with path.open(encoding="utf-8", newline="") as lines:
         return _read_rows(lines, name)
-
-
-def gap_variation(trace: Trace) -> float:
-    """Return the coefficient of variation of the gaps between arrivals; 1 for Poisson.
-
-    Raises:
-        ValueError: Fewer than three rows, or all at one time.
-    """
-    gaps = [after.arrived_at_s - row.arrived_at_s for row, after in itertools.pairwise(trace)]
-    if len(gaps) < 2 or not any(gaps):
-        raise ValueError("the variation of gaps needs three rows that are not all at one time")
-    return statistics.pstdev(gaps) / statistics.fmean(gaps)
 
 
 def _read_packed(packed: IO[bytes], name: str) -> Trace:

@@ -1,7 +1,6 @@
 """Cut, stretch and thin traces. Every function returns a new trace and leaves the old one."""
 
 import itertools
-from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 
@@ -26,17 +25,6 @@ def scale_time(trace: Trace, factor: float) -> Trace:
     if factor <= 0:
         raise ValueError(f"factor must be above 0, not {factor}")
     return tuple(replace(row, arrived_at_s=row.arrived_at_s * factor) for row in trace)
-
-
-def thin(trace: Trace, keep_share: float, seed: int) -> Trace:
-    """Keep each row with probability ``keep_share``, at its own time.
-
-    Time of day and mix of sites stay, bursts do not: every process thinned this way
-    comes closer to Poisson. See ``thin_keeping_bursts``.
-    """
-    _check_share(keep_share)
-    random = Random(seed)
-    return tuple(row for row in trace if random.random() < keep_share)
 
 
 def thin_keeping_bursts(trace: Trace, keep_share: float, seed: int) -> Trace:
@@ -71,12 +59,6 @@ def thin_keeping_bursts(trace: Trace, keep_share: float, seed: int) -> Trace:
     )
     rows = (trace[index] for index in (0, *kept))
     return tuple(replace(row, arrived_at_s=at_s) for row, at_s in zip(rows, arrivals, strict=True))
-
-
-def keep_sites(trace: Trace, sites: Iterable[str]) -> Trace:
-    """Keep the rows of these sites: fewer requests, each site's own arrivals untouched."""
-    wanted = frozenset(sites)
-    return tuple(row for row in trace if row.site in wanted)
 
 
 def clip_lengths(trace: Trace, max_prompt_tokens: int, max_output_tokens: int) -> Trace:

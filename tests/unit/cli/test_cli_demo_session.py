@@ -41,7 +41,7 @@ def request(at_s: float, expected: str | None) -> WorkloadRequest:
     return WorkloadRequest(
         at_s=at_s, kind="length" if expected is None else "scored", site="",
         messages=(Message("user", "how long"),), expected=expected, max_tokens=8,
-        ignore_eos=expected is None, num_prompt_tokens_target=3,
+        ignore_eos=expected is None,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from collm.cli import demo
 from collm.cli.demo_answers import WINDOW
 from collm.cli.demo_traffic import OUT_OF_SCOPE, build_traffic
 from collm.errors import ConfigError
+from collm.workload.config import WorkloadConfig
 
 
 def test_same_seed_gives_the_same_requests_and_another_does_not():
@@ -42,7 +43,8 @@ def test_lengths_are_halved_and_clipped():
     requests = build_traffic(8.0, 1.6, 0).requests
     length = [r for r in requests if r.kind == "length"]
     assert all(r.ignore_eos and r.max_tokens <= 128 for r in length)
-    assert max(r.num_prompt_tokens_target for r in length) == 256
+    most_chars = 256 * WorkloadConfig().chars_per_token
+    assert 0.75 * most_chars < max(len(r.messages[0].content) for r in length) <= most_chars
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from collm.federated.rounds import (
     GatePlan,
     GateReport,
     RoundPlan,
-    RoundStatus,
     SliceSums,
     UpdateReport,
 )
@@ -142,11 +141,6 @@ def test_a_message_is_checked_when_built_too():
 def test_sums_of_equal_differences_are_possible_despite_rounding():
     for n in range(1, 200):
         SliceSums(n, sum([0.1] * n), sum([0.1**2] * n))
-
-
-def test_three_statuses_are_final():
-    final = {status for status in RoundStatus if status.is_final}
-    assert final == {RoundStatus.DONE, RoundStatus.REFUSED, RoundStatus.ABANDONED}
 
 
 def test_messages_verdict_weights_and_plan_need_no_torch():

@@ -27,7 +27,6 @@ def make_request(prompt: str, at_s: float = 0.0, *, expected: str | None = None)
         expected=expected,
         max_tokens=8,
         ignore_eos=expected is None,
-        num_prompt_tokens_target=4,
     )
 
 

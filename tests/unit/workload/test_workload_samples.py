@@ -5,7 +5,7 @@ import pytest
 
 from collm.chats import Message, Sample
 from collm.errors import DataError
-from collm.workload.samples import by_group, dirichlet_split, group_split, load_samples
+from collm.workload.samples import by_group, group_split, load_samples
 
 TURNS = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 
@@ -58,29 +58,6 @@ def test_unknown_set_lists_what_is_shipped():
 
 
 SAMPLES = tuple(make_sample(number, f"g{number % 4}") for number in range(400))
-
-
-def test_split_deals_every_sample_to_one_site():
-    sites = dirichlet_split(SAMPLES, 5, alpha=0.5, seed=3)
-    dealt = [sample.answer for site in sites for sample in site]
-    assert len(sites) == 5
-    assert sorted(dealt) == sorted(sample.answer for sample in SAMPLES)
-    assert sites == dirichlet_split(SAMPLES, 5, alpha=0.5, seed=3)
-
-
-def test_small_alpha_gives_a_group_to_few_sites_and_a_large_one_to_all():
-    def largest_share(alpha: float) -> float:
-        sites = dirichlet_split(SAMPLES, 4, alpha, seed=0)
-        sizes = [len(by_group(site).get("g0", ())) for site in sites]
-        return max(sizes) / sum(sizes)
-
-    assert largest_share(1e-6) > 0.99
-    assert largest_share(1000.0) < 0.4
-
-
-def test_split_refuses_no_sites():
-    with pytest.raises(ValueError, match="num_sites"):
-        dirichlet_split(SAMPLES, 0, 1.0, seed=0)
 
 
 def test_groups_are_dealt_whole_and_evenly_but_for_those_that_are_everywhere():

@@ -1,17 +1,17 @@
 import gzip
+import itertools
 import statistics
+from random import Random
 
 import pytest
 
 from collm.errors import DataError
-from collm.workload.traces import SHIPPED_TRACES, TraceRow, gap_variation, load_trace
+from collm.workload.traces import SHIPPED_TRACES, Trace, TraceRow, load_trace
 from collm.workload.transforms import (
     clip_lengths,
     divide_lengths,
-    keep_sites,
     scale_time,
     slice_time,
-    thin,
     thin_keeping_bursts,
 )
 
@@ -21,6 +21,18 @@ TRACE = (
     TraceRow(1.5, 3000, 900, "a"),
     TraceRow(4.0, 1, 1, "b"),
 )
+
+
+def gap_variation(trace: Trace) -> float:
+    """Return the coefficient of variation of the gaps between arrivals; 1 for Poisson."""
+    gaps = [after.arrived_at_s - row.arrived_at_s for row, after in itertools.pairwise(trace)]
+    return statistics.pstdev(gaps) / statistics.fmean(gaps)
+
+
+def thin(trace: Trace, keep_share: float, seed: int) -> Trace:
+    """Keep each row with a probability, at its own time."""
+    random = Random(seed)
+    return tuple(row for row in trace if random.random() < keep_share)
 
 
 @pytest.mark.parametrize(
@@ -96,10 +108,6 @@ def test_lengths_are_clipped_or_divided_to_at_least_one_token():
     ]  # fmt: skip
 
 
-def test_kept_sites_keep_their_own_arrivals():
-    assert keep_sites(TRACE, ["b"]) == (TRACE[1], TRACE[3])
-
-
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("keep_share", [0.5, 0.25])
 def test_burst_keeping_thinning_keeps_the_variation_that_plain_thinning_loses(keep_share, seed):
@@ -125,18 +133,17 @@ def test_burst_keeping_thinning_keeps_count_duration_and_order():
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize("thinning", [thin, thin_keeping_bursts])
-def test_thinning_is_repeatable_and_keeping_all_changes_nothing(thinning):
+def test_thinning_is_repeatable_and_keeping_all_changes_nothing():
     trace = load_trace("azure_code_2023")[:500]
-    assert thinning(trace, 0.3, 7) == thinning(trace, 0.3, 7)
-    assert thinning(trace, 0.3, 7) != thinning(trace, 0.3, 8)
-    everything = thinning(trace, 1.0, 7)
+    assert thin_keeping_bursts(trace, 0.3, 7) == thin_keeping_bursts(trace, 0.3, 7)
+    assert thin_keeping_bursts(trace, 0.3, 7) != thin_keeping_bursts(trace, 0.3, 8)
+    everything = thin_keeping_bursts(trace, 1.0, 7)
     assert [row.prompt_tokens for row in everything] == [row.prompt_tokens for row in trace]
     assert [row.arrived_at_s for row in everything] == pytest.approx(
         [row.arrived_at_s for row in trace]
     )
     with pytest.raises(ValueError, match="keep_share"):
-        thinning(trace, 0.0, 7)
+        thin_keeping_bursts(trace, 0.0, 7)
 
 
 def test_thinning_takes_traces_without_gaps():
@@ -144,5 +151,3 @@ def test_thinning_takes_traces_without_gaps():
     assert thin_keeping_bursts(TRACE[:1], 0.5, 0) == TRACE[:1]
     together = (TraceRow(1.0, 1, 1),) * 5
     assert {row.arrived_at_s for row in thin_keeping_bursts(together, 0.5, 0)} == {1.0}
-    with pytest.raises(ValueError, match="three rows"):
-        gap_variation(together)
