@@ -14,6 +14,6 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change one setting, as in scheduler.max_running=32; may come several times.",
+        help="Change one setting, as in scheduler.max_running=32; may be given several times.",
     ),
 ]

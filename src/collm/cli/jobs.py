@@ -95,13 +95,15 @@ def create(
             "--set",
             metavar="KEY=VALUE",
             help="A hyperparameter: n_epochs, batch_size, learning_rate_multiplier, learning_rate, "
-            "rank, alpha, tokens_per_step, weight, replay_share; may come several times.",
+            "rank, alpha, tokens_per_step, weight, replay_share; may be given several times.",
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Makes the order of samples repeatable.")] = None,
     metadata: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A note kept with the job; several times."),
+        typer.Option(
+            metavar="KEY=VALUE", help="A note kept with the job; may be given several times."
+        ),
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -162,7 +164,9 @@ def events(
 def watch(
     job_id: Annotated[
         str | None,
-        typer.Argument(metavar="ID", help="Without it, the newest job that has not ended."),
+        typer.Argument(
+            metavar="ID", help="A job's id; without it, the newest job that has not ended."
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Most earlier events shown first.")] = 10,
     url: Url = DEFAULT_URL,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from collm.cli.config_file import load_config
+from collm.cli.config_options import ConfigFile, Overrides
 from collm.errors import ConfigError
 
 app = typer.Typer(add_completion=False)
@@ -15,21 +16,19 @@ app = typer.Typer(add_completion=False)
 @app.command(epilog="Example: `collm profile --out here.json --seconds 180`.")
 def profile(
     out: Annotated[Path, typer.Option(help="JSON file to write.")],
-    data: Annotated[str, typer.Option(help="What to train on: a sample set or file.")] = "clinc150",
+    data: Annotated[
+        str, typer.Option(help="What to train on: a JSONL file or a shipped sample set.")
+    ] = "clinc150",
     seconds: Annotated[
         float, typer.Option(min=20.0, help="Time to measure for, half of it training alone.")
     ] = 180.0,
-    config_file: Annotated[
-        Path | None, typer.Option("--config", "-c", help="YAML file of settings, as for serve.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="a.b=value, on top of the file.")
-    ] = None,
+    config_file: ConfigFile = None,
+    overrides: Overrides = None,
     seed: Annotated[int, typer.Option(help="Draws the load.")] = 0,
 ) -> None:
     """Run one replica on this machine, under load and without, and write its profile.
 
-    The machine should have nothing else to do, or what the replica will have beside it.
+    Run it on a machine that is otherwise idle, or as busy as it will be beside the replica.
     """
     config = load_config(config_file, overrides or ())
     if config.training.jobs or config.training.rounds:

@@ -31,7 +31,9 @@ def replica(
     ],
     end_with_stdin_: Annotated[
         bool,
-        typer.Option("--end-with-stdin", help="End in good order when standard input ends."),
+        typer.Option(
+            "--end-with-stdin", help="Shut down in good order when standard input closes."
+        ),
     ] = False,
 ) -> None:
     """Run one replica of a cluster, for a parent: `collm serve --replicas` starts it.

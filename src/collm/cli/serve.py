@@ -40,7 +40,7 @@ def serve(
         typer.Option(
             metavar="NAME=DATA",
             help="Fine-tune adapter NAME on DATA, a chat-format JSONL file or a shipped set "
-            "(clinc150, medquad, snips), while serving; may come several times.",
+            "(clinc150, medquad, snips), while serving; may be given several times.",
         ),
     ] = None,
     replicas: Annotated[

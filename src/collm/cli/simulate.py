@@ -35,7 +35,8 @@ def simulate(
         str, typer.Option(help=f"A JSON file, or one of {', '.join(stated_profiles())}.")
     ] = "smollm2-135m-two-cores",
     policy: Annotated[
-        list[str] | None, typer.Option(help=f"May be repeated: {', '.join(POLICIES)}.")
+        list[str] | None,
+        typer.Option(help=f"Any of {', '.join(POLICIES)}; may be given several times."),
     ] = None,
     trace: Annotated[
         str, typer.Option(help=f"A CSV file, or one of {', '.join(SHIPPED_TRACES)}.")
@@ -51,33 +52,45 @@ def simulate(
         Literal["latency", "objective"],
         typer.Option(help="How training shares time with requests."),
     ] = "latency",
-    ttft: Annotated[float, typer.Option(help="Objective in seconds.")] = PacingConfig().ttft_s,
-    tpot: Annotated[float, typer.Option(help="Objective in seconds.")] = PacingConfig().tpot_s,
+    ttft: Annotated[
+        float, typer.Option(help="Objective for the first token, in seconds.")
+    ] = PacingConfig().ttft_s,
+    tpot: Annotated[
+        float, typer.Option(help="Objective for each further token, in seconds.")
+    ] = PacingConfig().tpot_s,
     credit: Annotated[float, typer.Option(help="Training's guaranteed share of time.")] = 0.0,
     domains: Annotated[int, typer.Option(min=1, help="Domains that requests are about.")] = 1,
     scored: Annotated[float, typer.Option(help="Share of scored requests.")] = 0.0,
     drift_at: Annotated[
-        float | None, typer.Option(help="Seconds after which a new domain appears.")
+        float | None, typer.Option(help="Second at which a new domain appears.")
     ] = None,
-    warm_tokens: Annotated[float, typer.Option(help="Training behind the first adapter.")] = 0.0,
+    warm_tokens: Annotated[
+        float, typer.Option(help="Tokens that the first adapter was trained on.")
+    ] = 0.0,
     round_tokens: Annotated[
-        int, typer.Option(help="Tokens of a member in a round; 0 for no rounds.")
+        int, typer.Option(help="Tokens that a member trains on in a round; 0 for no rounds.")
     ] = 16_384,
     fault: Annotated[
         list[str] | None,
-        typer.Option(help="REPLICA:SECONDS:KIND[:VALUE], KIND one of dies, slow, silent."),
+        typer.Option(
+            help="A replica that fails, as REPLICA:SECONDS:KIND[:VALUE]: it 'dies', gets 'slow' "
+            "by a factor, or 'silent' for seconds; may be given several times."
+        ),
     ] = None,
     planning: Annotated[
-        bool, typer.Option("--planning", help="Let the allocator plan for collm.")
+        bool, typer.Option("--planning", help="Let policy collm plan credit, batches and prices.")
     ] = False,
     costs: Annotated[
         Literal["learned", "given"],
-        typer.Option(help="Cost models that fit themselves, or right ones: faster to simulate."),
+        typer.Option(
+            help="'learned' has replicas fit their cost models, as real ones do; 'given' hands "
+            "them the profile's, which is faster to simulate."
+        ),
     ] = "learned",
     with_regret: Annotated[
         bool, typer.Option("--regret", help="Run the oracle too, and report regret.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
     """Run policies on the same requests and show their figures, all of them simulated."""
     config = SimConfig(
