@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import IO
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request
@@ -18,7 +18,7 @@ from collm.server.adapter_schemas import ExportQuery, ImportFields, LoadBody, Un
 from collm.server.admin_key import ADMIN
 from collm.server.errors import BodyTooLargeError
 from collm.server.multipart import FORM_OVERHEAD_BYTES, check_fields, file_of, read_form, text_of
-from collm.server.openapi import body_schema, query_schema
+from collm.server.openapi import FILE_PART, body_schema, form_schema, query_schema
 from collm.server.parsing import parse_query, read_as
 from collm.server.service import Service, service_of
 from collm.types import VersionInfo
@@ -33,26 +33,15 @@ FORM_BYTES = MAX_CONFIG_BYTES + FORM_OVERHEAD_BYTES
 MAX_FILES = 8
 """More than a form may have, so that a few surplus ones are refused by name."""
 
-_FORM_SCHEMA: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "properties": {
-                        "name": {"type": "string"},
-                        "promote": {"type": "boolean", "default": False},
-                        CONFIG: {"type": "string", "format": "binary"},
-                        WEIGHTS: {"type": "string", "format": "binary"},
-                    },
-                    "required": ["name", CONFIG, WEIGHTS],
-                    "additionalProperties": False,
-                }
-            }
-        },
-    }
-}
+_FORM_SCHEMA = form_schema(
+    {
+        "name": {"type": "string"},
+        "promote": {"type": "boolean", "default": False},
+        CONFIG: FILE_PART,
+        WEIGHTS: FILE_PART,
+    },
+    required=("name", CONFIG, WEIGHTS),
+)
 
 
 @router.get("/adapters/export", openapi_extra=query_schema(ExportQuery))

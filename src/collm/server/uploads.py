@@ -13,7 +13,7 @@ from collm.server.fields import UNSUPPORTED
 from collm.server.learning_schemas import FilesQuery
 from collm.server.listing import list_response
 from collm.server.multipart import FORM_OVERHEAD_BYTES, check_fields, file_of, read_form, text_of
-from collm.server.openapi import query_schema
+from collm.server.openapi import FILE_PART, form_schema, query_schema
 from collm.server.parsing import parse_query
 from collm.server.service import service_of
 from collm.store.uploads import StoredFile
@@ -27,24 +27,9 @@ _MAX_NAME_CHARS = 255
 _MAX_FILES = 4
 """More than a form may have, so that surplus ones are refused by name."""
 
-_FORM_SCHEMA: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "properties": {
-                        "file": {"type": "string", "format": "binary"},
-                        "purpose": {"const": PURPOSE},
-                    },
-                    "required": ["file", "purpose"],
-                    "additionalProperties": False,
-                }
-            }
-        },
-    }
-}
+_FORM_SCHEMA = form_schema(
+    {"file": FILE_PART, "purpose": {"const": PURPOSE}}, required=("file", "purpose")
+)
 
 
 def _object(file: StoredFile) -> dict[str, Any]:
