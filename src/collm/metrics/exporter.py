@@ -15,7 +15,6 @@ from collm.metrics.serving import ServingMetrics
 from collm.metrics.totals import Totals
 from collm.types import BASE, GradientSums, RollbackCause, StepLoad, VersionId
 
-Work = Literal["serve", "train", "evaluate", "idle"]
 Origin = Literal["learned", "brought"]
 
 _NO_GRADIENTS = GradientSums()

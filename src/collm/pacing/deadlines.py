@@ -77,20 +77,6 @@ def _next_reachable_s(due_s: float, ready_s: float, tpot_s: float) -> float:
     return max(due_s + num_missed * tpot_s, ready_s)
 
 
-def slack_s(
-    progress: Sequence[SequenceProgress],
-    objectives: Objectives,
-    cost: StepCost,
-    now_s: float,
-    limit: PrefillLimit | None = None,
-) -> float:
-    """Return how long the step loop may pause and still meet every reachable deadline.
-
-    See ``look_ahead`` for how work is accounted; infinite when nothing runs or waits.
-    """
-    return look_ahead(progress, objectives, cost, now_s, limit).slack_s
-
-
 def look_ahead(
     progress: Sequence[SequenceProgress],
     objectives: Objectives,

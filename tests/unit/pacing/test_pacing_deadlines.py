@@ -6,12 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collm.pacing.config import Objectives
-from collm.pacing.deadlines import (
-    look_ahead,
-    look_ahead_decoding,
-    next_deadline_s,
-    slack_s,
-)
+from collm.pacing.deadlines import PrefillLimit, look_ahead, look_ahead_decoding, next_deadline_s
 from collm.types import SequenceProgress, StepLoad
 
 OBJECTIVES = Objectives(ttft_s=0.8, tpot_s=0.1)
@@ -27,6 +22,12 @@ class LinearCost:
 class FixedLimit:
     def prefill_tokens(self, progress: Sequence[SequenceProgress], now_s: float) -> int:
         return 50
+
+
+def slack_s(
+    progress: Sequence[SequenceProgress], now_s: float, limit: PrefillLimit | None = None
+) -> float:
+    return look_ahead(progress, OBJECTIVES, LinearCost(), now_s, limit).slack_s
 
 
 def decoding(
@@ -87,27 +88,27 @@ def test_deadlines_are_reachable_and_at_most_one_tpot_away_when_late(
 
 
 def test_slack_is_infinite_with_nothing_to_serve() -> None:
-    assert slack_s((), OBJECTIVES, LinearCost(), 3.0) == math.inf
+    assert slack_s((), 3.0) == math.inf
 
 
 def test_decoding_sequences_share_one_step() -> None:
     # Due at 0.9 and 1.0; one step of two decodes takes 22 ms.
     progress = (decoding(1), decoding(2))
-    assert slack_s(progress, OBJECTIVES, LinearCost(), 0.5) == pytest.approx(0.9 - 0.5 - 0.022)
+    assert slack_s(progress, 0.5) == pytest.approx(0.9 - 0.5 - 0.022)
 
 
 def test_waiting_prefill_adds_up_in_order_of_deadline() -> None:
     # Both first tokens need 20 ms for the one step; 100 ms of prefill is due at 0.8,
     # 300 ms at 0.9: slack is min(0.8 - 0.12, 0.9 - 0.32).
     progress = (waiting(200, arrived_s=0.1), waiting(100))
-    assert slack_s(progress, OBJECTIVES, LinearCost(), 0.0) == pytest.approx(0.58)
+    assert slack_s(progress, 0.0) == pytest.approx(0.58)
 
 
 def test_limited_prefill_pays_for_every_step_and_its_decodes() -> None:
     # 120 tokens in chunks of 50 are three steps of 21 ms plus 120 ms: 0.8 - 0.183. The decode is
     # due at 2.8 and far away.
     progress = (decoding(20), waiting(120))
-    slack = slack_s(progress, OBJECTIVES, LinearCost(), 0.0, FixedLimit())
+    slack = slack_s(progress, 0.0, FixedLimit())
     assert slack == pytest.approx(0.8 - 0.183)
 
 
@@ -121,13 +122,13 @@ def test_the_next_step_carries_a_chunk_of_prefill_beside_the_decodes() -> None:
 
 def test_a_prefill_that_has_begun_counts_like_a_waiting_one() -> None:
     running, queued = (waiting(100, is_running=flag) for flag in (True, False))
-    slacks = [slack_s((one,), OBJECTIVES, LinearCost(), 0.0) for one in (running, queued)]
+    slacks = [slack_s((one,), 0.0) for one in (running, queued)]
     assert slacks == pytest.approx([0.68, 0.68])
 
 
 def test_a_late_request_leaves_slack_for_training() -> None:
     # Due at 0.8, now 3.05; ready at 3.15, so the deadline is 3.2.
-    assert slack_s((waiting(80),), OBJECTIVES, LinearCost(), 3.05) == pytest.approx(0.05)
+    assert slack_s((waiting(80),), 3.05) == pytest.approx(0.05)
 
 
 def test_a_decode_keeps_its_reserve() -> None:
@@ -140,8 +141,8 @@ def test_a_decode_keeps_its_reserve() -> None:
 def test_a_decode_that_is_a_little_late_has_nothing_to_spare_until_it_caught_up() -> None:
     # Token 1 is due at 0.9 and was ready at 0.95; once the gap's 200 ms are exceeded the next
     # deadline of its grid counts, 1.2.
-    assert slack_s((decoding(1),), OBJECTIVES, LinearCost(), 0.929) == 0.0
-    assert slack_s((decoding(1),), OBJECTIVES, LinearCost(), 1.129) == pytest.approx(0.05)
+    assert slack_s((decoding(1),), 0.929) == 0.0
+    assert slack_s((decoding(1),), 1.129) == pytest.approx(0.05)
 
 
 def test_oldest_token_is_that_of_the_most_starved_decode() -> None:
