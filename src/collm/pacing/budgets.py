@@ -6,7 +6,7 @@ from typing import Protocol
 from collm.pacing.config import Objectives, PacingConfig
 from collm.pacing.credit import Credit
 from collm.pacing.deadlines import IDLE, Outlook, PrefillLimit, StepCost, look_ahead
-from collm.pacing.quanta import Quantum, QuantumKind
+from collm.pacing.quanta import OWED, Quantum, QuantumKind
 from collm.pacing.reserve import Reserve
 from collm.types import SequenceProgress
 
@@ -83,8 +83,10 @@ class ObjectiveBudget:
     Credit pays for quanta that slack does not cover: any number within the gap rule, and one
     per pause even when the next step alone breaks that rule, or else the guarantee were none.
 
-    A snapshot is owed: one quantum of it runs per pause, whatever waits. It comes a few times a
-    minute at most, and without it there were no saying how much training a kill may cost.
+    A snapshot is owed, and so is carrying the shadow over to a version from outside, which it must
+    wait for: one quantum of them runs per pause, whatever waits. The one comes a few times a minute
+    at most, the other when somebody promotes, and without them there were no saying how much
+    training a kill may cost.
 
     All quanta are cut for ``max_quantum_s``, so a longer bound was learned on a bad day. When no
     quantum has run for a second, such a one counts as ``max_quantum_s``: measuring again corrects
@@ -192,7 +194,7 @@ class ObjectiveBudget:
 
     def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
         """Whether this quantum may run now; changes nothing."""
-        if quantum.kind is QuantumKind.SNAPSHOT and self._num_ran == 0:
+        if quantum.kind in OWED and self._num_ran == 0:
             return True
         if inbox.has_messages():
             return False

@@ -41,6 +41,8 @@ LEARNING = frozenset(
     }
 )
 """Kinds that change a shadow; a little of ``PREPARE`` is for judging."""
+OWED = frozenset({QuantumKind.SNAPSHOT, QuantumKind.REBASE})
+"""Kinds that bring what was learned to disk: the second is what a snapshot must wait for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,16 +137,19 @@ def test_a_waiting_message_stops_quanta_whatever_the_slack(kind: type[ObjectiveB
     assert not bench.budget.allows(QUANTUM, FULL)
 
 
+@pytest.mark.parametrize("owed", [QuantumKind.SNAPSHOT, QuantumKind.REBASE])
 @BOTH
-def test_one_snapshot_quantum_runs_per_pause_whatever_waits(kind: type[ObjectiveBudget]) -> None:
+def test_one_owed_quantum_runs_per_pause_whatever_waits(
+    kind: type[ObjectiveBudget], owed: QuantumKind
+) -> None:
     bench = Bench(kind)
-    snapshot = Quantum(QuantumKind.SNAPSHOT, 1_000)
+    piece = Quantum(owed, 1_000)
     for _ in range(3):
         bench.begin(bench.decoding(slack_s=0.0), bench.waiting())
         assert not bench.budget.allows(QUANTUM, EMPTY)
-        assert bench.budget.allows(snapshot, FULL)
-        bench.budget.spent(snapshot, 0.01, bench.clock.now_s())
-        assert not bench.budget.allows(snapshot, EMPTY)
+        assert bench.budget.allows(piece, FULL)
+        bench.budget.spent(piece, 0.01, bench.clock.now_s())
+        assert not bench.budget.allows(piece, EMPTY)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from torch.testing import assert_close
 from collm.clock import ManualClock
 from collm.lora.state import AdapterState, initial_state
 from collm.model.decoder import Decoder
-from collm.pacing.quanta import QuantumKind
+from collm.pacing.quanta import OWED, QuantumKind
 from collm.training import state as state_module
+from collm.training.events import TrainingEvent, TrainingSnapshot
 from collm.training.job import Job
 from collm.training.trainer import Trainer
 from factories.training import (
@@ -75,6 +76,20 @@ def test_rebase_carries_over_what_was_learned(decoder: Decoder, has_old: bool) -
     assert not snapshot.tensors["square"].any()
     assert snapshot.meta["optimizer_steps"] == "0"
     assert snapshot.meta["num_steps"] == "3"
+
+
+def test_nothing_but_what_is_owed_stands_between_a_rebase_and_its_snapshot(
+    decoder: Decoder,
+) -> None:
+    """So that a checkpoint comes however long training waits for serving."""
+    old, new = random_state(decoder, 4, seed=1), random_state(decoder, 4, seed=2)
+    trainer = trainer_of(make_job(decoder, start=old))
+    run_until(trainer, steps(1))
+    trainer.rebase("a", old, new)
+    events: list[TrainingEvent] = []
+    while (quantum := trainer.peek()) is not None and quantum.kind in OWED:
+        events += trainer.run(quantum)
+    assert [type(event) for event in events] == [TrainingSnapshot]
 
 
 def test_after_a_rebase_candidates_must_beat_the_new_version(decoder: Decoder) -> None:
