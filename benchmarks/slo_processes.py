@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from child_life import end_with_parent
 from collm.model.checkpoint import Checkpoint
 from collm.pacing.config import PacingConfig
 from slo_arms import ArmReplica, Prompt, budget_of, learn_first_version
@@ -115,6 +116,7 @@ async def _serve(connection: Connection, arm: ArmReplica) -> None:
 
 
 def _prepare(settings: ArmSettings) -> tuple[Checkpoint, torch.dtype]:
+    end_with_parent()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     torch.set_num_threads(settings.threads)
     return Checkpoint(settings.checkpoint), getattr(torch, settings.dtype)
