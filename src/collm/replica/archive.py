@@ -103,9 +103,9 @@ class Archive:
         """
 
         def action(data: DataFolder) -> None:
-            data.decisions.promote(published.version, published.reason, published.numbers)
-            if not published.is_local:
+            if not published.is_local:  # first, so that no decision stands if there is no room
                 data.checkpoints.keep_place(published.adapter)
+            data.decisions.promote(published.version, published.reason, published.numbers)
 
         def then(outcome: Exception | None) -> None:
             done = Promoted(published)

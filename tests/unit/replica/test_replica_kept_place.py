@@ -1,10 +1,12 @@
 """How far training is outlives what it had learned, when another version takes its place."""
 
+import errno
+
 import pytest
 import torch
 
 from collm.replica.archive import CHECKPOINT_FILE, Archive
-from collm.replica.inbox import Inbox, Published
+from collm.replica.inbox import Inbox, PromotionFailed, Published
 from collm.replica.library import Library
 from collm.store.data_folder import DataFolder
 from collm.training.events import TrainingSnapshot
@@ -34,6 +36,24 @@ def test_version_from_outside_leaves_the_place_of_training_and_nothing_it_had_le
         checkpoint = data.checkpoints.load("a")
         assert (checkpoint.meta["num_steps"], checkpoint.meta["job_id"]) == ("4", "ftjob-1")
         assert (checkpoint.folder / CHECKPOINT_FILE).exists() == is_local
+
+
+def test_version_is_not_promoted_on_record_when_the_place_cannot_be_kept(tmp_path, monkeypatch):
+    """It would not be served either, but by the next process."""
+    with DataFolder(tmp_path, max_versions=5, now_s=lambda: 0.0) as data:
+        library, inbox = Library(data.versions, SPEC, "tiny", "digest"), Inbox()
+        archive = Archive(data, library, inbox, HeldWorker())
+        published = library.publish("a", state(1), {})
+
+        def is_full(adapter):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(data.checkpoints, "keep_place", is_full)
+        archive.record_promotion(Published.foreign(published, state(1), "asked for", None))
+        messages = []
+        inbox.drain(messages.append)
+        assert [type(message) for message in messages] == [PromotionFailed]
+        assert data.decisions.active() == {}
 
 
 def test_job_counts_on_from_its_place_with_what_is_served(tmp_path):
