@@ -133,18 +133,14 @@ class FineTuning:
         record = await self._built(job_id)
         if record.status is JobStatus.PAUSED:
             return record
-        reply: Future[JobRecord] = Future()
-        message = PauseJob(adapter=record.adapter, job_id=job_id, reply=reply)
-        return await self._post.ask(message, reply)
+        return await self._turn_over(record, PauseJob, ResumeJob)
 
     async def resume(self, job_id: str) -> JobRecord:
         """Let a paused job go on; raises ``StateError`` when it is not paused."""
         record = await self._built(job_id)
         if record.status is not JobStatus.PAUSED:
             raise StateError(f"job {job_id} is {record.status}, not paused", code="job_not_paused")
-        reply: Future[JobRecord] = Future()
-        message = ResumeJob(adapter=record.adapter, job_id=job_id, reply=reply)
-        return await self._post.ask(message, reply)
+        return await self._turn_over(record, ResumeJob, PauseJob)
 
     async def events(self, job_id: str, *, after: str | None, limit: int) -> Page[JobEvent]:
         """Return what happened to a job, newest first."""
@@ -157,6 +153,24 @@ class FineTuning:
         return await asyncio.to_thread(
             self._data.job_logs.checkpoints, job_id, after=after, limit=limit
         )
+
+    async def _turn_over(
+        self,
+        record: JobRecord,
+        wanted: type[PauseJob] | type[ResumeJob],
+        opposite: type[PauseJob] | type[ResumeJob],
+    ) -> JobRecord:
+        """Let a job rest or go on, and the contrary if that cannot be put on record.
+
+        The loop does it before it is written, and nobody could undo what the row does not say.
+        """
+        reply: Future[JobRecord] = Future()
+        names = {"adapter": record.adapter, "job_id": record.job_id}
+        try:
+            return await self._post.ask(wanted(**names, reply=reply), reply)
+        except Exception:
+            self._post.send(opposite(**names, reply=Future()))
+            raise
 
     def _add(self, data: DataFolder, request: JobOrder) -> JobRecord:
         """Check a request and write its row; in the writing thread."""

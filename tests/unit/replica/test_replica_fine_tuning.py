@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from collm.errors import RequestError, StateError, UnknownObjectError
+from collm.errors import DiskFullError, RequestError, StateError, UnknownObjectError
 from collm.gate.config import GateConfig
 from collm.lora.config import LoraConfig
 from collm.replica import job_builder
@@ -203,6 +203,30 @@ def test_paused_job_rests_also_over_a_restart_until_it_is_resumed(opened):
     wait_until(lambda: step(opened) > resting)
     with pytest.raises(StateError, match="is running, not paused"):
         opened.ask("resume", job.job_id)
+
+
+@pytest.mark.parametrize(("name", "status"), [("pause", "paused"), ("resume", "running")])
+def test_what_a_full_disk_does_not_let_be_noted_is_undone(opened, monkeypatch, name, status):
+    job = opened.create(training_file=opened.upload())
+    opened.wait_for(job.job_id, JobStatus.RUNNING)
+    if name == "resume":
+        opened.ask("pause", job.job_id)
+    before = JobStatus(opened.status(job.job_id))
+    jobs, is_full = opened.replica.data.jobs, True
+    change = jobs.change
+
+    def change_if_there_is_room(job_id, **changes):
+        if is_full and changes.get("status") == status:
+            raise DiskFullError("the database cannot grow")
+        return change(job_id, **changes)
+
+    monkeypatch.setattr(jobs, "change", change_if_there_is_room)
+    with pytest.raises(DiskFullError):
+        opened.ask(name, job.job_id)
+    wait_until(lambda: progress(opened)["status"] == before)
+    assert opened.status(job.job_id) is before
+    is_full = False
+    assert opened.ask(name, job.job_id).status == status
 
 
 def progress(opened):
