@@ -18,6 +18,9 @@ from collm.types import AdapterTotals, Evaluation, LearningState, ReplicaSnapsho
 _DAY_S = 86_400.0
 _NUM_BINS = 96
 """A quarter of an hour each."""
+_QUICK = 0.25
+"""Of the half-life, that of a second rate of late: where many arrive, hardly more than the latest
+window counts, and where few do, such a rate is mostly chance."""
 _FIT_POINTS = 4
 """Points from which on the curve rests on what was measured, and can weigh a round."""
 _BATCH_FACTORS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -40,6 +43,7 @@ class AdapterEstimates:
         self._forecaster = BestForecaster(
             (
                 EmaForecaster(half_life_s),
+                EmaForecaster(_QUICK * half_life_s),
                 SeasonalForecaster(_DAY_S, _NUM_BINS, level_half_life_s=2.0 * half_life_s),
             ),
             half_life_s=4.0 * half_life_s,
