@@ -152,11 +152,7 @@ def predict(
         overtime_s: The snapshot's age beyond ``trust_s``; below 0 if it is younger.
         trust_s: Age up to which a snapshot is believed.
     """
-    num_new, num_new_queued, num_open, num_queued, ratio = sent
-    if num_new < num_open - standing.num_sequences:
-        num_new = num_open - standing.num_sequences
-    if num_new_queued < num_queued - standing.num_queued_tokens:
-        num_new_queued = num_queued - standing.num_queued_tokens
+    num_new, num_new_queued = _unreported(standing, sent)
     num_needed = num_new_queued + num_prompt
     num_sequences = standing.num_sequences + num_new
     step_s = standing.step_s + standing.decode_s * num_new + standing.context_s * num_needed
@@ -175,16 +171,16 @@ def predict(
     added_s = tpot_s if is_alone else own_step_s + standing.context_s * num_prompt
     work_s = added_s * num_output + standing.prefill_s * num_prefill
 
-    ttft_s = max((claimed_s + FLOOR_S) * ratio - FLOOR_S, 0.0)
+    ttft_s = max((claimed_s + FLOOR_S) * sent.ratio - FLOOR_S, 0.0)
     chance = 1.0
     if overtime_s > 0.0:
         ttft_s += overtime_s
         chance = trust_s / (trust_s + overtime_s)
-    chance /= 1.0 + (ttft_s / standing.ttft_s) ** _STEEPNESS
-    if num_output > 1:
-        chance /= 1.0 + (tpot_s / standing.tpot_s) ** _STEEPNESS
     if num_prompt >= standing.max_model_len:
         chance = 0.0
+    chance *= _within(ttft_s, standing.ttft_s)
+    if num_output > 1:
+        chance *= _within(tpot_s, standing.tpot_s)
     return Forecast(
         standing,
         served,
@@ -198,6 +194,25 @@ def predict(
         work_s,
         chance,
     )
+
+
+def _unreported(standing: Standing, sent: SentLoad) -> tuple[int, int]:
+    """Return the sequences, and the tokens to prefill, that a snapshot has not seen.
+
+    A replica has never less than what the front itself has open there, whatever its snapshot says.
+    """
+    num_sequences, num_tokens = sent.num_sequences, sent.num_prefill_tokens
+    if num_sequences < sent.num_open - standing.num_sequences:
+        num_sequences = sent.num_open - standing.num_sequences
+    if num_tokens < sent.num_queued_tokens - standing.num_queued_tokens:
+        num_tokens = sent.num_queued_tokens - standing.num_queued_tokens
+    return num_sequences, num_tokens
+
+
+def _within(seconds: float, limit_s: float) -> float:
+    """Return the chance that a predicted time turns out to be within its limit."""
+    power: float = (seconds / limit_s) ** _STEEPNESS
+    return 1.0 / (1.0 + power)
 
 
 def _prefill_time_s(standing: Standing, num_tokens: int, step_s: float, is_alone: bool) -> float:
