@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from collm.cluster.planning.debt import SloDebt
 from collm.cluster.planning.forecast import EmaForecaster
+from collm.cluster.planning.replica_estimates import ReplicaEstimates
 from collm.cluster.planning.windows import WindowBook
 from foretelling import foretell, mean_error, read_recording, write_recording
 
@@ -83,3 +85,32 @@ def test_arrivals_are_forecast_within_the_error_that_the_forecast_states(snapsho
         forecaster.observe(window.start_s, window.end_s, window.num_arrived)
     late = scores[3:]
     assert sum(score < 2.0 for score in late) >= 0.9 * len(late)
+
+
+def windows_of(snapshots):
+    book = WindowBook()
+    book.observe(snapshots[0])
+    for snapshot in snapshots[1:]:
+        book.observe(snapshot)
+        (window,) = book.close().values()
+        yield window, snapshot
+
+
+def test_debt_is_the_largest_sum_of_misses_up_to_now_and_at_most_a_round(snapshots):
+    target_share, uncapped, replica = 0.95, SloDebt(0.95, max_debt=1e9), ReplicaEstimates(0.95, 30)
+    owed, debts = [], []
+    for window, snapshot in windows_of(snapshots):
+        replica.learn(window, snapshot)
+        uncapped.observe(window.num_ended, window.num_met)
+        owed.append(target_share - window.num_met / window.num_ended)
+        # Lindley: what a queue holds is the largest sum of what came last, less what was served.
+        sums = [sum(owed[start:]) for start in range(len(owed) + 1)]
+        assert uncapped.value == pytest.approx(max(sums))
+        debts.append(replica.debt / 100.0)
+    before_burst, after_burst = debts[2], debts[6]
+    assert before_burst == 0.0
+    assert after_burst == 1.0  # a window in which all missed
+    assert max(debts) == 1.0 < uncapped.value
+    paid = [later < now for now, later in zip(debts, debts[1:], strict=False)]
+    good = [one < 0.0 for one in owed[1:]]
+    assert paid == [is_good and now > 0.0 for is_good, now in zip(good, debts, strict=False)]
