@@ -9,6 +9,9 @@ under `collm` without one of its coordinator's parts. All start from the same wa
 a domain appears that takes half of the requests. The oracle serves, from the start, the best
 adapter that any of the arms ended with.
 
+Where more is asked than all can bear, a run is chaotic: who is late depends on every step's time.
+Draws repeat it with the same requests and other times; they are averaged before seeds are compared.
+
 Every run becomes a line of the file; what is there already is not run again, so that a run can be
 stopped and gone on with, and several can share the work. Every figure is simulated. Needs no model.
 """
@@ -43,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--traces", nargs="+", default=TRACES)
     parser.add_argument("--loads", nargs="+", type=float, default=LOADS)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
+    parser.add_argument("--draws", type=int, default=1, help="runs of the same requests")
     parser.add_argument("--minutes", type=float, default=5.0, help="of each run")
     parser.add_argument("--devices", nargs="+", choices=tuple(SLOWNESS), default=tuple(SLOWNESS))
     parser.add_argument("--arms", nargs="+", choices=tuple(ARMS), default=COMPARED)
@@ -50,10 +54,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     if not arguments.report:
         names = ("collm", *(one.name for one in ABLATIONS)) if arguments.ablate else arguments.arms
-        grid = product(arguments.seeds, arguments.devices, arguments.traces, arguments.loads)
-        for seed, devices, trace, load in grid:
+        draws = range(arguments.draws)
+        grid = product(arguments.seeds, arguments.devices, arguments.traces, arguments.loads, draws)
+        for seed, devices, trace, load, draw in grid:
             cell = Cell(
-                trace=trace, load=load, seed=seed, minutes=arguments.minutes, devices=devices
+                trace=trace,
+                load=load,
+                seed=seed,
+                minutes=arguments.minutes,
+                devices=devices,
+                draw=draw,
             )
             run_cell(cell, names, arguments.out)
     print_report(read(arguments.out))

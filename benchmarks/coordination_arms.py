@@ -7,6 +7,7 @@ from collm.cluster.planner import Estimates
 from collm.cluster.planning.problem import AllocationProblem
 from collm.cluster.round_config import ROUND_GATE
 from collm.gate.config import GateConfig
+from collm.pacing.config import BudgetName
 from collm.sim.policies import POLICIES
 from collm.types import ReplicaSnapshot
 
@@ -28,6 +29,8 @@ class Arm:
     corrects_credit: bool = True
     gate: GateConfig = ROUND_GATE
     """By what an aggregate is judged."""
+    budget: BudgetName = "latency"
+    """What replicas let training have between two steps, where the policy does not say."""
 
 
 class Changed:
@@ -98,6 +101,8 @@ ARMS = {
     for arm in (
         _planned("collm"),
         _planned("128 samples each", gate=replace(ROUND_GATE, max_samples=_SHARED_BY_EIGHT)),
+        _planned("objective budget", budget="objective"),
+        Arm(name="objective budget, fixed", policy="collm@fixed", budget="objective"),
         *(Arm(name=name, policy=name) for name in POLICIES if name not in ("collm", "oracle")),
         *ABLATIONS,
     )

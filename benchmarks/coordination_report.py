@@ -27,16 +27,34 @@ FIGURES: Mapping[str, tuple[str, str]] = {
 def print_report(rows: Sequence[Row]) -> None:
     """Print a table for each trace and load, then the goals and the ablation over all of them."""
     print("All figures are SIMULATED: mean ± half of the 95 % interval over seeds.")
-    cells: dict[Key, dict[str, dict[int, Row]]] = {}
-    for row in rows:
-        cell = row["cell"]
-        key = cell["devices"], cell["trace"], cell["load"], cell["minutes"]
-        cells.setdefault(key, {}).setdefault(row["arm"], {})[cell["seed"]] = row["simulated"]
+    cells = by_cell(rows)
     for (devices, trace, load, minutes), arms in sorted(cells.items()):
         print(f"\n### {devices} devices, {trace}, load {load:g}, {minutes:g} minutes\n")
         print_cell(arms)
     print("\n### Ratios of paper goodput, by seed\n")
     print_goals(cells)
+
+
+def by_cell(rows: Sequence[Row]) -> dict[Key, dict[str, dict[int, Row]]]:
+    """Return each arm's runs by cell and seed, each the mean over its draws."""
+    draws: dict[Key, dict[str, dict[int, list[Row]]]] = {}
+    for row in rows:
+        cell = row["cell"]
+        key = cell["devices"], cell["trace"], cell["load"], cell["minutes"]
+        runs = draws.setdefault(key, {}).setdefault(row["arm"], {})
+        runs.setdefault(cell["seed"], []).append(row["simulated"])
+    return {
+        key: {
+            name: {seed: _mean_of(found) for seed, found in runs.items()}
+            for name, runs in arms.items()
+        }
+        for key, arms in draws.items()
+    }
+
+
+def _mean_of(draws: Sequence[Row]) -> Row:
+    names = [name for name, value in draws[0].items() if isinstance(value, int | float)]
+    return {name: statistics.fmean(one[name] for one in draws) for name in names}
 
 
 def print_cell(arms: Mapping[str, Runs]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from collm.cluster.planning.allocator import Allocator
 from collm.cluster.planning.estimates import LearnedEstimates
 from collm.cluster.planning_config import PlanningConfig
+from collm.pacing.config import PacingConfig
 from collm.sim.config import RoundSettings, SimConfig
 from collm.sim.curve import Curve
 from collm.sim.planning import Deliberation
@@ -25,6 +26,7 @@ SLOWNESS = {"equal": (), "unequal": (4.0, 3.0, 2.0, 1.5, 1.5, 1.0, 1.0, 1.0)}
 """Of the devices: all alike, or as teams have them that bought some each year. The slowest come
 first, as it is the first that `split` leaves to training."""
 DEVICE = "llama-3.1-8b-a30"
+_SEEDS_A_DRAW = 1_000
 # Curves on which minutes matter: half of what can be learned takes 150,000 tokens, and a domain
 # nobody has trained on is answered with Q = 0.59 and no task score at all.
 LOSS = Curve(a=301.0, n0=50_000.0, b=0.5, c=0.35)
@@ -59,6 +61,8 @@ class Cell:
     minutes: float
     devices: str = "equal"
     """A key of ``SLOWNESS``."""
+    draw: int = 0
+    """Draws step times, and what evaluations see, anew for the same requests."""
 
     @property
     def seconds(self) -> float:
@@ -90,6 +94,7 @@ def run_arm(cell: Cell, arm: Arm) -> Outcome:
         _config(cell, is_planned=arm.is_planned),
         corrects_credit=arm.corrects_credit,
         rounds=replace(ROUNDS, gate=arm.gate),
+        pacing=PacingConfig(budget=arm.budget),
     )
     return _run(cell, POLICIES[arm.policy], config, device(), deliberation=deliberation)
 
@@ -107,7 +112,7 @@ def _changed(change: Change, planning: PlanningConfig) -> Changed:
 def _config(cell: Cell, *, is_planned: bool) -> SimConfig:
     return SimConfig(
         num_replicas=NUM_REPLICAS,
-        seed=cell.seed,
+        seed=cell.seed + _SEEDS_A_DRAW * cell.draw,
         slowness=SLOWNESS[cell.devices],
         costs="given",
         mix=Mix(
@@ -130,7 +135,7 @@ def _config(cell: Cell, *, is_planned: bool) -> SimConfig:
 def _run(cell: Cell, policy: Policy, config: SimConfig, profile: Profile, **parts: Any) -> Outcome:
     trace = window(cell, profile.max_model_len // 2)
     simulation = Simulation(profile, policy, config, **parts)
-    end = simulation.run(sim_requests(trace, config.mix, config.seed), cell.seconds)
+    end = simulation.run(sim_requests(trace, config.mix, cell.seed), cell.seconds)
     labels = RunLabels(
         policy=policy.name,
         profile=profile.name,
