@@ -202,8 +202,10 @@ def run_simulator(requests, quanta, *, fast_forward: bool) -> Decisions:
     loop = SimLoop(parts, 0.0, fast_forward=fast_forward)
     for request in requests:
         loop.submit(request, None, request.at_s)
+    now_s = request.at_s
     while len(decisions.ends_s) < len(requests):
-        loop.advance(max(loop.look_s, request.at_s))
+        now_s += 0.01
+        loop.advance(now_s)
     return decisions
 
 

@@ -28,9 +28,7 @@ class Device:
         self._context_s = step.context_s
         self._adapter_s = step.adapter_s
         self._slowness = 1.0
-        residuals = Residuals(profile.step_ratios, f"{seed}/steps")
-        self._draw = residuals.draw
-        self._least_ratio = residuals.least
+        self._draw = Residuals(profile.step_ratios, f"{seed}/steps").draw
         self._quanta = {
             kind: (
                 time.fixed_s,
@@ -48,45 +46,34 @@ class Device:
     def step_s(self, load: StepLoad) -> float:
         """Return what the next step takes; draws its residual."""
         return (
-            self._predict_s(
-                load.num_decode_tokens,
-                load.num_prefill_tokens,
-                load.num_context_tokens,
-                load.num_adapters,
+            self._slowness
+            * (
+                self._constant_s
+                + self._decode_s * load.num_decode_tokens
+                + self._prefill_s * load.num_prefill_tokens
+                + self._context_s * load.num_context_tokens
+                + self._adapter_s * load.num_adapters
             )
             * self._draw()
         )
 
     def decode_s(self, num_sequences: int, num_context_tokens: int, num_adapters: int) -> float:
         """Return what the next step takes, if it is one of decodes alone; draws its residual."""
-        return self._predict_s(num_sequences, 0, num_context_tokens, num_adapters) * self._draw()
-
-    def least_step_s(self) -> float:
-        """Return what any step takes at the least."""
-        return self._slowness * self._constant_s * self._least_ratio
-
-    def least_decodes_s(
-        self, num_steps: int, num_sequences: int, num_context_tokens: int, num_adapters: int
-    ) -> float:
-        """Return what so many steps of decodes take at the least, from this context on."""
-        one_s = self._predict_s(num_sequences, 0, num_context_tokens, num_adapters)
-        return num_steps * one_s * self._least_ratio
+        return (
+            self._slowness
+            * (
+                self._constant_s
+                + self._decode_s * num_sequences
+                + self._context_s * num_context_tokens
+                + self._adapter_s * num_adapters
+            )
+            * self._draw()
+        )
 
     def quantum_s(self, quantum: Quantum) -> float:
         """Return what the next quantum of this kind takes; draws its residual."""
         fixed_s, per_unit_s, draw = self._quanta[quantum.kind]
         return (fixed_s + per_unit_s * quantum.size) * draw() * self._slowness
-
-    def _predict_s(
-        self, num_decode: int, num_prefill: int, num_context: int, num_adapters: int
-    ) -> float:
-        return self._slowness * (
-            self._constant_s
-            + self._decode_s * num_decode
-            + self._prefill_s * num_prefill
-            + self._context_s * num_context
-            + self._adapter_s * num_adapters
-        )
 
 
 class StepCosts(Protocol):

@@ -12,17 +12,16 @@ Action = Callable[[float], None]
 class Rank(IntEnum):
     """The order of events at the same instant.
 
-    A fault comes first: who dies at t does nothing more at t. What replicas have finished by t is
-    done before anybody looks at them, snapshots are taken before rounds and allocations read them,
-    and requests arrive last. Events of one rank run in the order in which they were put.
+    A fault comes first, snapshots are taken before rounds and allocations read them, and requests
+    arrive last. Events of one rank run in the order in which they were put. What a replica finishes
+    at t is no event: it is done when somebody looks at the replica at t.
     """
 
     FAULT = 0
-    REPLICA = 1
-    SNAPSHOT = 2
-    ROUND = 3
-    ALLOCATION = 4
-    ARRIVAL = 5
+    SNAPSHOT = 1
+    ROUND = 2
+    ALLOCATION = 3
+    ARRIVAL = 4
 
 
 class EventQueue:

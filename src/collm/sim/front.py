@@ -1,9 +1,9 @@
 """The simulated front: chooses a replica for each request and hears of the answers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
-from collm.cluster.lanes import Ticket
+from collm.cluster.lanes import SentLoad, Ticket
 from collm.cluster.router import Router
 from collm.cluster.routes import OUTPUT_TOKENS_GUESS, RouteRequest, Turned
 from collm.cluster.sent import Sent
@@ -14,18 +14,41 @@ from collm.sim.requests import SimRequest
 from collm.sim.versions import ADAPTER
 
 
+class CurrentSent(Sent):
+    """The front's book; a replica does what is due before its page is read.
+
+    So replicas need not be looked at whenever a token or an answer may be ready: nobody else hears
+    of these.
+
+    Args:
+        replicas: The cluster, by name.
+    """
+
+    def __init__(self, replicas: Mapping[str, SimReplica]) -> None:
+        super().__init__()
+        self._replicas = replicas
+
+    def load(self, replica_id: str, taken_at_s: float, now_s: float) -> SentLoad:
+        """Return what to add to a replica's snapshot that was taken at ``taken_at_s``."""
+        self._replicas[replica_id].loop.advance(now_s)
+        return super().load(replica_id, taken_at_s, now_s)
+
+
 class RouterDispatcher:
     """The cluster's router, its table and its book, as in ``server.front``.
 
     Args:
         config: Of the router, and what requests say; the seed draws candidates.
         bytes_per_token: Of prompts.
+        replicas: The cluster, by name.
     """
 
-    def __init__(self, config: SimConfig, bytes_per_token: float) -> None:
+    def __init__(
+        self, config: SimConfig, bytes_per_token: float, replicas: Mapping[str, SimReplica]
+    ) -> None:
         self.router = Router(config.router, Random(f"{config.seed}/router"))
         self.table = ReplicaTable()
-        self.sent = Sent()
+        self.sent = CurrentSent(replicas)
         self._bytes_per_token = bytes_per_token
         self._says_lengths = config.says_lengths
 

@@ -50,7 +50,7 @@ class SimLoop:
     """Goes through the iterations of ``replica.loop``: steps and quanta take virtual time.
 
     It is moved on by ``advance``; between two calls it stands still, which nobody notices who calls
-    ``advance`` before looking. Requests come through ``submit``.
+    ``advance`` before looking. How often that is changes nothing. Requests come through ``submit``.
 
     With ``fast_forward``, rows of plain decodes are counted rather than scheduled one by one: each
     still takes its own time, and the budget still decides about every quantum.
@@ -101,35 +101,18 @@ class SimLoop:
         self._began_s = 0.0
 
     @property
-    def look_s(self) -> float:
-        """A time before which nothing happens here that anybody else could notice.
-
-        Others notice first tokens and ends of answers, which steps bring, refusals, which messages
-        bring, and what they ask for after ``advance``.
-        """
-        due_s, row = self._due_s, self._row
-        if not self._fast_forward or self._is_asleep:
-            return due_s
-        if row is not None:  # a step that ends answers may come after its silent ones
-            num_steps = row.num_silent + 1 - self._is_in_step
-            ends_s = due_s + self._device.least_decodes_s(
-                num_steps, row.num_sequences, row.num_context_tokens, row.num_adapters
-            )
-        elif self._is_in_step:
-            return due_s
-        elif not self._scheduler.has_work or (not self._has_stepped and self._pauses.num_quanta):
-            ends_s = self._duty.changes_s(self._now_s)
-        else:
-            ends_s = due_s + self._device.least_step_s()
-        return max(due_s, min(self._inbox.next_s, ends_s))
+    def has_requests(self) -> bool:
+        """Whether a request is on its way here, or has not ended."""
+        return self._scheduler.has_work or self._inbox.next_s < math.inf
 
     def submit(self, request: SimRequest, ticket: Ticket | None, now_s: float) -> None:
-        """Take a request that arrives now."""
+        """Take a request that arrives now; it wakes a sleeping loop before another one comes."""
         self.advance(now_s)
         due_s = now_s + self._request_s
         self._inbox.put(due_s, _engine_request(request), OpenRequest(request, ticket))
         if self._is_asleep:
             self._due_s = self._wake_s()
+            self.advance(now_s)
 
     def wake(self, now_s: float) -> None:
         """Look for something to learn, as when a round begins."""
@@ -154,8 +137,7 @@ class SimLoop:
         self.settle()
         self._due_s = math.inf
         self._is_asleep = True
-        self._inbox.now_s = math.inf
-        while self._inbox.has_messages():
+        while self._inbox.next_s < math.inf:
             request, entry = self._inbox.take()
             self._log.begin(request.request_id, entry)
         self._log.fail_all(now_s)
@@ -278,69 +260,13 @@ class SimLoop:
 
         When the row is over or a request came, a whole iteration follows.
         """
-        if self._trainer is None:
-            self._decode_alone()
-            return
-        row, inbox, until_s = self._row, self._inbox, self._until_s
+        row, inbox, until_s, now_s = self._row, self._inbox, self._until_s, self._now_s
+        device, pauses, trains = self._device, self._pauses, self._trainer is not None
         assert row is not None
-        while row.num_left and self._duty.serves(self._now_s) and not inbox.has_messages():
-            self._began_s = self._now_s
-            self._due_s = self._now_s + self._device.decode_s(
-                row.num_sequences, row.num_context_tokens + row.num_sequences, row.num_adapters
-            )
-            if self._due_s > until_s:
-                self._is_in_step, self._next = True, self._end_decode
-                return
-            self._now_s = inbox.now_s = self._due_s
-            self._end_decode()
-            if self._due_s > until_s:
-                return
-            self._now_s = inbox.now_s = self._due_s
-        self.settle()
-        self._row = None
-        self._iterate()
-
-    def _end_decode(self) -> None:
-        row = self._row
-        assert row is not None
-        self._is_in_step = False
-        seconds = self._now_s - self._began_s
-        if self._learns_steps:
-            self._step_cost.observe(row.load(), seconds)
-        self.times.add("serve", seconds)
-        row.end_step(self._now_s)
-        self._pauses.num_quanta = 0
-        if not row.num_left and row.stretch.ending:
-            self._end_row(row)
-        elif self._trainer is not None:
-            outlook = IDLE
-            if self._trainer.peek() is not None:
-                outlook = row.outlook(self._step_cost, self._now_s, self._budget)
-            self._budget.begin_seeing(outlook, self._now_s)
-        self._train()
-
-    def _end_row(self, row: DecodeRow) -> None:
-        """Publish the ends that a row's last step brings, and start the pause after it."""
-        now_s = self._now_s
-        self.settle()
-        self._row = None
-        self._log.observe(self._scheduler.end_stretch(row.stretch), now_s)
-        if self._trainer is not None:
-            progress = self._scheduler.progress()
-            self._budget.begin(progress, now_s, row.num_adapters, is_blocked=True)
-
-    def _decode_alone(self) -> None:
-        """Go through the row's steps up to where ``advance`` ends.
-
-        They are what ``_end_decode``, ``_train`` and ``_go_on`` do in turn when nothing is trained:
-        the same sums in the same order.
-        """
-        row, device, add, until_s = self._row, self._device, self.times.add, self._until_s
-        assert row is not None
-        now_s, num_sequences, num_adapters = self._now_s, row.num_sequences, row.num_adapters
+        num_sequences, num_adapters = row.num_sequences, row.num_adapters
         free_until_s = now_s
         if self._duty.serves(now_s):
-            free_until_s = min(self._inbox.next_s, self._duty.changes_s(now_s))
+            free_until_s = min(inbox.next_s, self._duty.changes_s(now_s))
         while row.num_left and now_s < free_until_s:
             ends_s = now_s + device.decode_s(
                 num_sequences, row.num_context_tokens + num_sequences, num_adapters
@@ -349,22 +275,53 @@ class SimLoop:
                 self._began_s, self._due_s = now_s, ends_s
                 self._is_in_step, self._next = True, self._end_decode
                 return
-            if self._learns_steps:
-                self._step_cost.observe(row.load(), ends_s - now_s)
-            add("serve", ends_s - now_s)
-            row.end_step(ends_s)
-            if not row.num_left and row.stretch.ending:
-                self._now_s = ends_s
-                self._end_row(row)
-            now_s = ends_s + device.loop_s
+            inbox.now_s = ends_s
+            self._note_decode(row, ends_s - now_s, ends_s)
+            now_s = ends_s
+            if trains:
+                now_s = pauses.go_on(ends_s, until_s)
+                if pauses.is_in_quantum:
+                    self._due_s, self._next = pauses.ends_s, self._end_quantum
+                    return
+            now_s += device.loop_s
             if now_s > until_s:
                 self._due_s = now_s
                 self._next = self._iterate if self._row is None else self._go_on
                 return
-        self._now_s = self._inbox.now_s = now_s
+        self._now_s = inbox.now_s = now_s
         self.settle()
         self._row = None
         self._iterate()
+
+    def _end_decode(self) -> None:
+        assert self._row is not None
+        self._is_in_step = False
+        self._note_decode(self._row, self._now_s - self._began_s, self._now_s)
+        self._train()
+
+    def _note_decode(self, row: DecodeRow, seconds: float, now_s: float) -> None:
+        """Account for a step of the row, which ends now, and start the pause after it."""
+        if self._learns_steps:
+            self._step_cost.observe(row.load(), seconds)
+        self.times.add("serve", seconds)
+        row.end_step(now_s)
+        self._pauses.num_quanta = 0
+        if not row.num_left and row.stretch.ending:
+            self._end_row(row, now_s)
+        elif self._trainer is not None:
+            outlook = IDLE
+            if self._trainer.peek() is not None:
+                outlook = row.outlook(self._step_cost, now_s, self._budget)
+            self._budget.begin_seeing(outlook, now_s)
+
+    def _end_row(self, row: DecodeRow, now_s: float) -> None:
+        """Publish the ends that a row's last step brings, and start the pause after it."""
+        self.settle()
+        self._row = None
+        self._log.observe(self._scheduler.end_stretch(row.stretch), now_s)
+        if self._trainer is not None:
+            progress = self._scheduler.progress()
+            self._budget.begin(progress, now_s, row.num_adapters, is_blocked=True)
 
 
 def _engine_request(request: SimRequest) -> Request:

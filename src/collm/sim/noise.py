@@ -1,6 +1,6 @@
 """What is left of a time when its prediction is taken off, drawn by seed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 
 
@@ -15,25 +15,20 @@ class Residuals:
     """
 
     def __init__(self, quantiles: Sequence[float], seed: str) -> None:
-        # A constant is two equal points, so that ``draw`` has one path.
+        # A constant is two equal points, so that there is one way to draw.
         points = tuple(quantiles) if len(quantiles) > 1 else (quantiles[0], quantiles[0])
-        self._rises = tuple(
-            (low, high - low) for low, high in zip(points, points[1:], strict=False)
-        )
-        self._num_rises = len(self._rises)
-        self._seed = seed
-        self._random = self._first
-        self.least = min(points)
-        """No draw is below it."""
+        self.draw = _ratios(points, seed).__next__
+        """Returns the next ratio."""
 
-    def draw(self) -> float:
-        """Return the next ratio."""
-        place = self._random() * self._num_rises
+
+def _ratios(points: Sequence[float], seed: str) -> Iterator[float]:
+    """Yield ratios; a generator, as it holds all that a draw needs, and every step draws."""
+    rises = tuple((low, high - low) for low, high in zip(points, points[1:], strict=False))
+    num_rises = len(rises)
+    # The stream is made when it is first drawn from: many never are, and each takes 2.5 KB.
+    random = Random(seed).random
+    while True:
+        place = random() * num_rises
         index = int(place)
-        low, rise = self._rises[index]
-        return low + (place - index) * rise
-
-    def _first(self) -> float:
-        """Make the stream when it is first drawn from: many never are, and each takes 2.5 KB."""
-        self._random = Random(self._seed).random
-        return self._random()
+        low, rise = rises[index]
+        yield low + (place - index) * rise

@@ -84,7 +84,9 @@ class Pauses:
                 self._quantum, self._began_s, self.ends_s = quantum, now_s, ends_s
                 break
             self._spend(quantum, ends_s - now_s, ends_s)
-            self._note(trainer, 1, ends_s)
+            candidate = trainer.ran(ends_s)
+            if candidate is not None:
+                self._on_candidate(candidate, ends_s)
             now_s = inbox.now_s = ends_s
         return now_s
 
@@ -94,7 +96,9 @@ class Pauses:
         assert self._trainer is not None
         quantum, self._quantum = self._quantum, None
         self._spend(quantum, now_s - self._began_s, now_s)
-        self._note(self._trainer, 1, now_s)
+        candidate = self._trainer.ran(now_s)
+        if candidate is not None:
+            self._on_candidate(candidate, now_s)
 
     def _go_on_unasked(self, trainer: SimTrainer, now_s: float, until_s: float) -> float:
         """Do what ``go_on`` does where the budget allows everything up to the next message."""
@@ -111,8 +115,9 @@ class Pauses:
                 now_s = ends_s
                 if now_s >= message_s:
                     break
-            if num_ended:
-                self._note(trainer, num_ended, now_s)
+            candidate = trainer.ran(now_s, num_ended) if num_ended else None
+            if candidate is not None:
+                self._on_candidate(candidate, now_s)
             if self._quantum is not None:
                 break
         inbox.now_s = now_s
@@ -120,14 +125,8 @@ class Pauses:
 
     def _spend(self, quantum: Quantum, seconds: float, ends_s: float) -> None:
         """Account for the time of a quantum that ends then."""
+        self.num_quanta += 1
         self._budget.spent(quantum, seconds, ends_s)
         is_evaluation = quantum.kind in _EVALUATION
         self._times.add("evaluate" if is_evaluation else "train", seconds)
         self._totals.trained(ADAPTER, seconds, is_evaluation=is_evaluation)
-
-    def _note(self, trainer: SimTrainer, num_quanta: int, now_s: float) -> None:
-        """Tell what comes of quanta, the last of which ends now."""
-        self.num_quanta += num_quanta
-        candidate = trainer.ran(now_s, num_quanta)
-        if candidate is not None:
-            self._on_candidate(candidate, now_s)

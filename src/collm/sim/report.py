@@ -96,7 +96,6 @@ def make_report(
     attainment = tally.attainment
     goodput = tally.quality_sum / duration_s
     num_tokens = sum(end.training_tokens.values())
-    rounds = {} if simulation.rounds is None else simulation.rounds.outcomes
     return SimReport(
         policy=labels.policy,
         profile=labels.profile,
@@ -114,8 +113,8 @@ def make_report(
         regret=regret(goodput, oracle_goodput) if oracle_goodput else None,
         training_tokens=num_tokens,
         training_tokens_per_s=num_tokens / duration_s,
-        num_promotions=sum(one.learner.num_promotions for one in simulation.replicas.values()),
-        rounds={status.value: count for status, count in rounds.items()},
+        num_promotions=end.num_promotions,
+        rounds={status.value: count for status, count in end.rounds.items()},
         outcomes=dict(tally.outcomes),
         ttft=tally.ttft(),
         tpot=tally.tpot(),

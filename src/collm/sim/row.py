@@ -34,22 +34,14 @@ class DecodeRow:
         self.num_context_tokens = stretch.num_context_tokens
         """Keys that are computed by now."""
         self.num_done = 0
+        self.num_left = stretch.num_steps
+        """Steps of the row that have not ended."""
         last_s = sequences[0].last_token_at_s
         assert last_s is not None
         self._last_s = last_s
         self._max_gap_s = 0.0
         self._num_settled = 0
         self._reserve_s: float | None = None
-
-    @property
-    def num_left(self) -> int:
-        """Steps of the row that have not ended."""
-        return self.stretch.num_steps - self.num_done
-
-    @property
-    def num_silent(self) -> int:
-        """Steps of the row that have not ended, and end no answer."""
-        return self.num_left - bool(self.stretch.ending)
 
     def load(self) -> StepLoad:
         """Return what the next step computes."""
@@ -62,8 +54,11 @@ class DecodeRow:
     def end_step(self, now_s: float) -> None:
         """Note that a step has ended."""
         self.num_done += 1
+        self.num_left -= 1
         self.num_context_tokens += self.num_sequences
-        self._max_gap_s = max(self._max_gap_s, now_s - self._last_s)
+        gap_s = now_s - self._last_s
+        if gap_s > self._max_gap_s:
+            self._max_gap_s = gap_s
         self._last_s = now_s
 
     def fix_reserve(self, budget: Budget) -> None:

@@ -1,12 +1,12 @@
 """One run of a simulated cluster, from the first arrival to the last answer."""
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 
 from collm.errors import ConfigError
+from collm.federated.rounds import RoundStatus
 from collm.metrics.goodput import paper_quality
 from collm.metrics.records import RequestRecord
 from collm.sim.assembly import build_replica
@@ -19,6 +19,7 @@ from collm.sim.log import OpenRequest
 from collm.sim.planning import Deliberation, SimPlanner
 from collm.sim.policies import Policy
 from collm.sim.profile import Profile
+from collm.sim.records import OnRecord, RecordOrder
 from collm.sim.replica import SimReplica
 from collm.sim.requests import Mix, SimRequest
 from collm.sim.rounds import SimRounds
@@ -27,7 +28,8 @@ from collm.sim.trainer import Weights
 from collm.sim.versions import ADAPTER, Version
 from collm.types import RequestId, VersionId
 
-OnRecord = Callable[[RequestRecord], None]
+_STRIDE_S = 1.0
+"""A replica that answers the rest is moved on by so much at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,10 @@ class RunEnd:
     """Where each replica's time went, by kind of work."""
     knowledge: tuple[float, ...]
     """Of the best adapter that is served."""
+    num_promotions: int
+    """Versions promoted, over all replicas."""
+    rounds: Mapping[RoundStatus, int]
+    """How many ended how."""
 
 
 class Simulation:
@@ -67,7 +73,7 @@ class Simulation:
     ) -> None:
         self._profile = profile
         self._config = config
-        self._on_record = on_record
+        self._records = None if on_record is None else RecordOrder(on_record)
         self._queue = EventQueue()
         self._num_open = 0
         self._is_over = False
@@ -78,10 +84,9 @@ class Simulation:
         """Figures of each replica's requests."""
         self.turned_away = Tally(config.pacing)
         """Figures of requests that no replica got."""
-        self._looks = dict.fromkeys(self.replicas, math.inf)
         self._dispatcher: RouterDispatcher | RoundRobin
         if policy.routes == "router":
-            self._dispatcher = RouterDispatcher(config, profile.bytes_per_token)
+            self._dispatcher = RouterDispatcher(config, profile.bytes_per_token, self.replicas)
         else:
             self._dispatcher = RoundRobin([n for n, r in self.replicas.items() if r.role.serves])
         self.planner: SimPlanner | None = None
@@ -115,8 +120,6 @@ class Simulation:
         self._arrivals = iter(requests)
         for fault in self._config.faults:
             queue.put(fault.at_s, Rank.FAULT, partial(self._suffer, fault))
-        for replica in self.replicas.values():
-            self._tend(replica)
         queue.put(0.0, Rank.SNAPSHOT, self._observe)
         if self.rounds is not None:
             self.rounds.start()
@@ -128,8 +131,10 @@ class Simulation:
                 queue.run_next()
             end = self._stand(duration_s)
             limit_s = duration_s + self._config.drain_s
-            while self._num_open and queue.next_s <= limit_s:
-                queue.run_next()
+            if self._is_steady:
+                self._answer_rest(duration_s, limit_s)
+            else:
+                self._go_on_until_answered(limit_s)
             self._give_up(limit_s)
         return end
 
@@ -169,7 +174,6 @@ class Simulation:
             replica = self.replicas[chosen[0]]
             if replica.is_alive:
                 replica.loop.submit(request, chosen[1], now_s)
-                self._tend(replica)
                 return
             self._dispatcher.lose(replica.name)  # no connection
         self._num_open -= 1
@@ -184,35 +188,20 @@ class Simulation:
                 self._dispatcher.observe(replica, now_s)
             elif replica.silent_s(now_s) > registry.dead_after_s - registry.poll_every_s:
                 self._dispatcher.lose(replica.name)
+        if self._records is not None:
+            self._records.release()
         self._queue.put(now_s + registry.poll_every_s, Rank.SNAPSHOT, self._observe)
 
     def _suffer(self, fault: Fault, now_s: float) -> None:
         names = list(self.replicas)
         if fault.replica >= len(names):
             raise ConfigError(f"{fault}: there are {len(names)} replicas")
-        replica = self.replicas[names[fault.replica]]
-        replica.suffer(fault, now_s)
-        self._tend(replica)
-
-    def _tend(self, replica: SimReplica) -> None:
-        """See to it that a replica is looked at before it has something to say."""
-        at_s = replica.loop.look_s
-        if at_s < self._looks[replica.name]:
-            self._looks[replica.name] = at_s
-            self._queue.put(at_s, Rank.REPLICA, partial(self._look, replica))
-
-    def _look(self, replica: SimReplica, now_s: float) -> None:
-        if self._looks[replica.name] != now_s:
-            return  # an earlier look came in between
-        self._looks[replica.name] = math.inf
-        replica.loop.advance(now_s)
-        self._tend(replica)
+        self.replicas[names[fault.replica]].suffer(fault, now_s)
 
     def _stand(self, now_s: float) -> RunEnd:
         training_tokens = {}
         for replica in self.replicas.values():
             replica.loop.advance(now_s)
-            self._tend(replica)
             trainer = replica.learner.trainer
             training_tokens[replica.name] = 0 if trainer is None else trainer.num_tokens
         best = max(
@@ -221,15 +210,45 @@ class Simulation:
         )
         seconds = {name: one.loop.times.seconds() for name, one in self.replicas.items()}
         return RunEnd(
-            duration_s=now_s, training_tokens=training_tokens, seconds=seconds, knowledge=best
+            duration_s=now_s,
+            training_tokens=training_tokens,
+            seconds=seconds,
+            knowledge=best,
+            num_promotions=sum(one.learner.num_promotions for one in self.replicas.values()),
+            rounds={} if self.rounds is None else dict(self.rounds.outcomes),
         )
+
+    @property
+    def _is_steady(self) -> bool:
+        """Whether, once nothing arrives any more, nobody tells a replica anything."""
+        return self.rounds is None and self.planner is None and not self._config.faults
+
+    def _answer_rest(self, now_s: float, limit_s: float) -> None:
+        """Let each replica end what it has; what those do that have nothing counts no more."""
+        for replica in self.replicas.values():
+            at_s = now_s
+            while replica.loop.has_requests and at_s < limit_s:
+                at_s = min(at_s + _STRIDE_S, limit_s)
+                replica.loop.advance(at_s)
+
+    def _go_on_until_answered(self, limit_s: float) -> None:
+        """Let everything go on until the last answer ends."""
+        queue = self._queue
+        while self._num_open and queue.next_s <= limit_s:
+            for replica in self.replicas.values():
+                if replica.loop.has_requests:
+                    replica.loop.advance(queue.next_s)
+            if self._num_open:
+                queue.run_next()
 
     def _give_up(self, now_s: float) -> None:
         """End what is still open: it has missed its objectives, and nobody waits any longer."""
         self._is_over = True
-        if self._num_open:
-            for replica in self.replicas.values():
+        for replica in self.replicas.values():
+            if replica.loop.has_requests:
                 replica.loop.die(now_s)
+        if self._records is not None:
+            self._records.release()
 
     # What the front hears
 
@@ -257,8 +276,8 @@ class Simulation:
             if entry.request.is_scored and self._profile.miss is not None:
                 score = max(1.0 - self._profile.miss.at(tokens), 0.0)
         self.tallies[replica_id].add(record, quality, score)
-        if self._on_record is not None:
-            self._on_record(record)
+        if self._records is not None:
+            self._records.put(record, replica_id)
 
 
 def _start(config: SimConfig, policy: Policy, final: tuple[float, ...] | None) -> tuple[float, ...]:

@@ -18,23 +18,21 @@ def test_events_run_by_time_then_rank_then_order_of_putting() -> None:
         ("allocation", 1.0, Rank.ALLOCATION),
         ("round", 1.0, Rank.ROUND),
         ("snapshot", 1.0, Rank.SNAPSHOT),
-        ("replica b", 1.0, Rank.REPLICA),
-        ("replica a", 1.0, Rank.REPLICA),
+        ("snapshot after it", 1.0, Rank.SNAPSHOT),
         ("fault", 1.0, Rank.FAULT),
     ):
         queue.put(at_s, rank, lambda now_s, name=name: ran.append((name, now_s)))
     run_all(queue)
     assert [name for name, _ in ran] == [
         "fault",
-        "replica b",
-        "replica a",
         "snapshot",
+        "snapshot after it",
         "round",
         "allocation",
         "arrival",
         "late",
     ]
-    assert [now_s for _, now_s in ran] == [1.0] * 7 + [2.0]
+    assert [now_s for _, now_s in ran] == [1.0] * 6 + [2.0]
 
 
 def test_event_put_for_the_present_runs_before_later_ranks_of_the_present() -> None:
@@ -42,7 +40,7 @@ def test_event_put_for_the_present_runs_before_later_ranks_of_the_present() -> N
 
     def first(now_s: float) -> None:
         ran.append("first")
-        queue.put(now_s, Rank.REPLICA, lambda now_s: ran.append("woken"))
+        queue.put(now_s, Rank.ROUND, lambda now_s: ran.append("woken"))
 
     queue.put(1.0, Rank.SNAPSHOT, first)
     queue.put(1.0, Rank.ARRIVAL, lambda now_s: ran.append("arrival"))

@@ -19,7 +19,9 @@ class Listening:
 
 @pytest.mark.parametrize(("says_lengths", "guess"), [(True, 300), (False, OUTPUT_TOKENS_GUESS)])
 def test_front_knows_how_long_an_answer_gets_only_if_it_is_told(says_lengths, guess) -> None:
-    dispatcher = RouterDispatcher(SimConfig(says_lengths=says_lengths), bytes_per_token=4.0)
+    dispatcher = RouterDispatcher(
+        SimConfig(says_lengths=says_lengths), bytes_per_token=4.0, replicas={}
+    )
     dispatcher.router = Listening()
     request = SimRequest(0, 0.0, 50, 300, domain=0, is_scored=False)
     assert dispatcher.choose(request, 0.0) is None

@@ -279,3 +279,22 @@ def test_planner_learns_from_what_replicas_measured_of_their_learning() -> None:
 def test_no_planner_plans_for_a_policy_without_coordination() -> None:
     config = SimConfig(num_replicas=2, planning=PlanningConfig(policy="adaptive"))
     assert simulate(LIGHT, "collm@fixed", config)[0].planner is None
+
+
+def test_records_of_all_replicas_come_in_the_order_in_which_requests_ended() -> None:
+    _, _, records = simulate(poisson(120, 6.0), config=SimConfig(num_replicas=3))
+    ends = [one.ended_at_s for one in records]
+    assert ends == sorted(ends)
+
+
+@pytest.mark.parametrize("rounds", [None, RoundSettings(tokens_per_round=2_000)])
+def test_what_replicas_do_after_the_observation_counts_for_their_answers_alone(rounds) -> None:
+    """Also where those without requests stand still: a drain that goes on says the same."""
+    config = SimConfig(num_replicas=3, rounds=rounds, warm_tokens=500.0)
+    # A fault after the drain concerns nobody, but everything has to go on until then.
+    faults = (Fault(replica=0, at_s=10_000.0, kind="dies"),)
+    simulation, end, records = simulate(poisson(100, 4.0), config=config)
+    _, other_end, others = simulate(poisson(100, 4.0), config=replace(config, faults=faults))
+    assert records == others
+    assert end == other_end
+    assert report_of(simulation, end).num_promotions == end.num_promotions

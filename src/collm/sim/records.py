@@ -1,0 +1,34 @@
+"""Records of many replicas in one order."""
+
+from collections.abc import Callable
+from operator import itemgetter
+
+from collm.metrics.records import RequestRecord
+
+OnRecord = Callable[[RequestRecord], None]
+
+
+class RecordOrder:
+    """Puts records in the order in which requests ended, by replica where they ended together.
+
+    Replicas are moved on one after the other, each by some time: records of one come in order, and
+    those of all once every replica is as far.
+
+    Args:
+        on_record: Gets them.
+    """
+
+    def __init__(self, on_record: OnRecord) -> None:
+        self._on_record = on_record
+        self._held: list[tuple[tuple[float, str], RequestRecord]] = []
+
+    def put(self, record: RequestRecord, replica_id: str) -> None:
+        """Take a record that has ended at a replica."""
+        assert record.ended_at_s is not None
+        self._held.append(((record.ended_at_s, replica_id), record))
+
+    def release(self) -> None:
+        """Pass on what came: every replica is at the same time now."""
+        held, self._held = self._held, []
+        for _, record in sorted(held, key=itemgetter(0)):
+            self._on_record(record)
