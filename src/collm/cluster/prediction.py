@@ -95,8 +95,13 @@ class Forecast(NamedTuple):
         return overdue_s
 
 
-def stand(snapshot: ReplicaSnapshot) -> Standing:
-    """Return what predictions need of a snapshot."""
+def stand(snapshot: ReplicaSnapshot, adapters: Mapping[str, Served] | None = None) -> Standing:
+    """Return what predictions need of a snapshot.
+
+    Args:
+        snapshot: The replica's.
+        adapters: What an earlier one said of its adapters, if this one says the same.
+    """
     cost = snapshot.step_coefficients
     stretch = 1.0 / (1.0 - min(snapshot.credit_share, _MAX_CREDIT))
     num_sequences = snapshot.num_running + snapshot.num_waiting
@@ -119,11 +124,16 @@ def stand(snapshot: ReplicaSnapshot) -> Standing:
         tpot_s=snapshot.tpot_s,
         max_model_len=snapshot.max_model_len,
         taken_at_s=snapshot.taken_at_s,
-        adapters={
-            name: Served(version, snapshot.quality.get(name), snapshot.quality_noise.get(name, 0.0))
-            for name, version in snapshot.active.items()
-        },
+        adapters=_served(snapshot) if adapters is None else adapters,
     )
+
+
+def _served(snapshot: ReplicaSnapshot) -> dict[str, Served]:
+    quality, noise = snapshot.quality, snapshot.quality_noise
+    return {
+        name: Served(version, quality.get(name), noise.get(name, 0.0))
+        for name, version in snapshot.active.items()
+    }
 
 
 def predict(

@@ -158,6 +158,10 @@ class ReplicaTable(Mapping[str, ReplicaSnapshot]):
     def put(self, snapshot: ReplicaSnapshot) -> None:
         """Take in a replica's new snapshot."""
         replica_id = snapshot.replica_id
+        before = self._standings.get(replica_id)
+        if before is not None and _serves_the_same(before.snapshot, snapshot):
+            self._standings[replica_id] = stand(snapshot, before.adapters)
+            return
         names, known = _pool_names(snapshot), self._names.get(replica_id)
         if names != known:
             for name in (known or {}).keys() - names.keys():
@@ -183,6 +187,17 @@ class ReplicaTable(Mapping[str, ReplicaSnapshot]):
         pool.drop(replica_id)
         if not pool.ids:
             del self._pools[name]
+
+
+def _serves_the_same(before: ReplicaSnapshot, now: ReplicaSnapshot) -> bool:
+    """Whether two snapshots of a replica say the same of all that pools are made from."""
+    return (
+        now.active == before.active
+        and now.quality == before.quality
+        and now.quality_noise == before.quality_noise
+        and now.names == before.names
+        and now.is_draining == before.is_draining
+    )
 
 
 def _pool_names(snapshot: ReplicaSnapshot) -> dict[str, None]:

@@ -18,13 +18,14 @@ class Ends:
 
     def reason(self, sequence: Sequence) -> FinishReason | None:
         """Return why it ends here, or ``None`` if it goes on."""
-        sampling, token_id = sequence.request.sampling, sequence.token_ids[-1]
-        num_output = sequence.num_output_tokens
+        request, token_ids = sequence.request, sequence.token_ids
+        sampling, token_id, num_known = request.sampling, token_ids[-1], len(token_ids)
+        num_output = num_known - len(request.prompt)
         is_stop = token_id in sampling.stop_token_ids or (
             token_id in self._eos_token_ids and not sampling.ignore_eos
         )
         if is_stop and num_output >= sampling.min_tokens:
             return FinishReason.STOP
-        if num_output >= sampling.max_tokens or len(sequence.token_ids) >= self._max_len:
+        if num_output >= sampling.max_tokens or num_known >= self._max_len:
             return FinishReason.LENGTH
         return None

@@ -215,7 +215,7 @@ class Scheduler:
             self._blocks.commit(sequence)
             if token is None:
                 continue
-            if sequence.choice == 0:
+            if sequence.choice == 0 and sequence.first_token_at_s is None:
                 self._groups.of(sequence).has_computed_prompt = True
             if token.token_id is None:
                 broken.append(sequence)
@@ -267,10 +267,11 @@ class Scheduler:
     def _schedule_decodes(self) -> list[ScheduledSequence]:
         """Plan every running sequence that lacks one token, making room by preemption."""
         items: list[ScheduledSequence] = []
+        try_allocate = self._blocks.try_allocate
         for sequence in self._running:  # preemption only shortens the end of this list
             if sequence.is_prefilling:
                 continue
-            while not self._blocks.try_allocate(sequence, 1):
+            while not try_allocate(sequence, 1):
                 victim = self._running.pop()
                 self._preempt(victim)
                 if victim is sequence:

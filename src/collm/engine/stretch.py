@@ -85,7 +85,7 @@ def find_stretch(running: Row[Sequence], blocks: Blocks, max_len: int) -> Stretc
             num_steps, ending = num_left, [one]
         elif num_left == num_steps:
             ending.append(one)
-    while num_steps and _num_lacking(running, num_steps, blocks.block_size) > blocks.num_free:
+    while num_steps and not _has_room(running, num_steps, blocks):
         num_steps //= 2
         ending = []
     if not num_steps:
@@ -93,9 +93,19 @@ def find_stretch(running: Row[Sequence], blocks: Blocks, max_len: int) -> Stretc
     return Stretch(tuple(running), num_steps, tuple(reversed(ending)), blocks)
 
 
+def _has_room(running: Row[Sequence], num_steps: int, blocks: Blocks) -> bool:
+    """Return whether so many steps find their blocks."""
+    at_most = len(running) * (num_steps // blocks.block_size + 1)
+    if at_most <= blocks.num_free:  # nearly always, and quicker than to count
+        return True
+    return _num_lacking(running, num_steps, blocks.block_size) <= blocks.num_free
+
+
 def _num_lacking(running: Row[Sequence], num_steps: int, block_size: int) -> int:
     """Return the blocks that so many steps take beyond those that are held."""
-    return sum(
-        max(-(-(one.num_computed_tokens + num_steps) // block_size) - len(one.block_table), 0)
-        for one in running
-    )
+    num_lacking = 0
+    for one in running:
+        num_more = -(-(one.num_computed_tokens + num_steps) // block_size) - len(one.block_table)
+        if num_more > 0:
+            num_lacking += num_more
+    return num_lacking

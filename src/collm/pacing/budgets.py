@@ -112,6 +112,7 @@ class ObjectiveBudget:
         max_quantum_s: float,
     ) -> None:
         self._objectives = objectives
+        self._planned_gap_s = objectives.planned_gap_s
         self._step_cost = step_cost
         self._reserve = Reserve(objectives, step_cost)
         self._quantum_cost = quantum_cost
@@ -143,7 +144,8 @@ class ObjectiveBudget:
             is_blocked: Whether what waits cannot be admitted yet, for lack of room.
         """
         self._reserve.look(progress)
-        is_due = not is_blocked and not all(one.is_decoding for one in progress)
+        # The last one first: it is the latest that came, and most likely still to prefill.
+        is_due = not is_blocked and not all(one.is_decoding for one in reversed(progress))
         if is_due and not self._credit.full_share:
             self._refuse(now_s)  # whatever the outlook
             return
@@ -177,11 +179,10 @@ class ObjectiveBudget:
         self._credit.accrue(now_s)
         self._now_s = now_s
         self._num_ran, self._ran_s = 0, 0.0
-        self._is_idle = outlook.is_idle
-        step_begins_s = self._objectives.planned_gap_s - outlook.next_step_s
-        self._gap_ends_s = outlook.oldest_token_at_s + step_begins_s
-        slack_ends_s = now_s + outlook.slack_s
-        self._free_until_s = -math.inf if is_due else min(slack_ends_s, self._gap_ends_s)
+        slack_s, next_step_s, oldest_token_at_s, _ = outlook
+        self._is_idle = slack_s == math.inf
+        self._gap_ends_s = oldest_token_at_s + (self._planned_gap_s - next_step_s)
+        self._free_until_s = -math.inf if is_due else min(now_s + slack_s, self._gap_ends_s)
 
     def reserve_s(self, num_decodes: int, num_context_tokens: int) -> float:
         """Return how far ahead of its deadline an outlook keeps each of so many decodes."""
@@ -212,7 +213,8 @@ class ObjectiveBudget:
 
     def _is_free(self, quantum: Quantum) -> bool:
         """Whether serving does not notice the quantum."""
-        return self._now_s + self._bound_s(quantum) <= self._free_until_s
+        now_s, free_until_s = self._now_s, self._free_until_s
+        return now_s <= free_until_s and now_s + self._bound_s(quantum) <= free_until_s
 
     def _is_paid(self, quantum: Quantum) -> bool:
         """Whether credit covers the quantum."""
@@ -240,9 +242,12 @@ class LatencyBudget(ObjectiveBudget):
     """
 
     def _is_free(self, quantum: Quantum) -> bool:
+        now_s, free_until_s = self._now_s, self._free_until_s
+        if now_s > free_until_s:
+            return False
         bound_s = self._bound_s(quantum)
         fits = self._num_ran == 0 or self._ran_s + bound_s <= self._max_quantum_s
-        return fits and self._now_s + bound_s <= self._free_until_s
+        return fits and now_s + bound_s <= free_until_s
 
 
 class UncontrolledBudget:

@@ -22,6 +22,8 @@ class Credit:
         self._scale = 1.0
         self._balance_s = 0.0
         self._accrued_at_s: float | None = None
+        self.full_share = 0.0
+        """Share that was granted, before misses took from it."""
         self.set_share(share)
 
     @property
@@ -32,12 +34,7 @@ class Credit:
     @property
     def share(self) -> float:
         """Share of wall time that training has for sure now."""
-        return self._share * self._scale
-
-    @property
-    def full_share(self) -> float:
-        """Share that was granted, before misses took from it."""
-        return self._share
+        return self.full_share * self._scale
 
     @property
     def scale(self) -> float:
@@ -52,20 +49,20 @@ class Credit:
         """
         if not 0.0 <= share <= 1.0:
             raise ValueError(f"credit share {share}, must be from 0 to 1")
-        self._share = share
+        self.full_share = share
         if share == 0.0:
             self._balance_s = 0.0
 
     def accrue(self, now_s: float) -> None:
         """Add what the time since the last call has earned."""
-        if self._accrued_at_s is not None and self._share:
-            earned_s = self._share * self._scale * (now_s - self._accrued_at_s)
+        if self._accrued_at_s is not None and self.full_share:
+            earned_s = self.full_share * self._scale * (now_s - self._accrued_at_s)
             self._balance_s = min(self._balance_s + earned_s, self._burst_s * self._scale)
         self._accrued_at_s = now_s
 
     def covers(self, seconds: float) -> bool:
         """Whether a quantum of at most ``seconds`` can be paid for."""
-        return self._share > 0.0 and self._balance_s >= seconds
+        return self.full_share > 0.0 and self._balance_s >= seconds
 
     def charge(self, seconds: float) -> None:
         """Pay for a quantum that ran."""

@@ -161,22 +161,18 @@ def look_ahead_decoding(
         decode_load: The next step's.
         reserve_s: As for ``look_ahead``.
     """
-    work_s, tpot_s, gap_s = cost.upper_s(decode_load), objectives.tpot_s, objectives.gap_s
+    work_s, tpot_s = cost.upper_s(decode_load), objectives.tpot_s
     ready_s, slack = now_s + work_s, math.inf
     for first_token_at_s, num_output_tokens in tokens:
         due_s = first_token_at_s + (num_output_tokens + num_later) * tpot_s
         ahead_s = due_s - now_s - work_s
-        if ahead_s >= -gap_s:  # as in ``_decode_spare_s``; who is due later spares more
+        # As in ``_decode_spare_s``; who is due later spares more.
+        if ahead_s >= 0.0 or ahead_s >= -objectives.gap_s:
             slack = min(slack, max(ahead_s - reserve_s, 0.0))
             break
         spare_s = _next_reachable_s(due_s, ready_s, tpot_s) - now_s - work_s
         slack = min(slack, max(spare_s, 0.0))
-    return Outlook(
-        slack_s=slack,
-        next_step_s=work_s,
-        oldest_token_at_s=last_token_at_s,
-        has_prefill=False,
-    )
+    return Outlook(slack, work_s, last_token_at_s, False)  # by place: at every step
 
 
 def _prefill_ahead(

@@ -31,6 +31,18 @@ def test_a_new_snapshot_moves_its_replica_between_pools() -> None:
     assert ids_of(table, "new") == {"a"}
 
 
+def test_a_new_snapshot_of_the_same_versions_brings_its_load_and_its_noise() -> None:
+    served = {"quality": {ADAPTER: 1.0}, "active": {ADAPTER: VersionId(f"{ADAPTER}@1")}}
+    table = ReplicaTable([make_snapshot("a", **served, quality_noise={ADAPTER: 0.1})])
+    table.put(make_snapshot("a", **served, quality_noise={ADAPTER: 0.1}, num_running=3))
+    assert table.standing("a").num_sequences == 3
+    assert table.standing("a").adapters[ADAPTER].noise == 0.1
+    table.put(make_snapshot("a", **served, quality_noise={ADAPTER: 0.2}, num_running=5))
+    assert table.standing("a").num_sequences == 5
+    assert table.standing("a").adapters[ADAPTER].noise == 0.2
+    assert ids_of(table, ADAPTER) == {"a"}
+
+
 def test_a_draining_replica_is_known_and_in_no_pool() -> None:
     table = ReplicaTable([make_snapshot("a")])
     table.put(make_snapshot("a", is_draining=True))
