@@ -114,9 +114,10 @@ class Promotions:
         now_s = self._clock.now_s()
         for adapter, way in self._ways.items():
             self._publish_candidate(adapter, way, now_s)
+        self._stage_in_turn(now_s)
+        for way in self._ways.values():  # after that, as the loop may have looked long ago
             if way.staged is not None and not way.is_recording and now_s >= way.waits_until_s:
                 self._give_up(way, way.staged)
-        self._stage_in_turn(now_s)
 
     def published(self, message: Published) -> None:
         """Stage a version that is on disk, as soon as a slot is free."""

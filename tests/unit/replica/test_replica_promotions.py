@@ -74,6 +74,20 @@ def test_own_candidate_waits_for_a_slot_as_long_as_it_takes():
     assert world.folder.log[-1] == "published a@3"
 
 
+def test_slot_that_became_free_in_time_is_given_however_late_the_loop_looks():
+    world = World(num_slots=3)
+    for seed in (1, 2):
+        world.promote_learned(seed)
+    world.ask(1, 1, "b")
+    reply = world.ask(9, 9)
+    world.turn()
+    assert not reply.done()
+    world.store.unload("b")
+    world.clock.advance(20.0)
+    world.turn()
+    assert reply.result(0).version == "a@9"
+
+
 def test_adapter_is_settled_when_nothing_is_on_its_way():
     world = World()
     promotions = world.learner._promotions
