@@ -67,7 +67,7 @@ def test_lines_are_not_drawn_over_a_time_without_frames(browser, filled_front):
 def test_pictures_of_a_running_page_take_one_command(filled_front, tmp_path):
     script = ROOT / "docs" / "generate" / "dashboard_pictures.py"
     command = [sys.executable, script, filled_front.url, "--to", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     sizes = {path.stem: size_of_webp(path.read_bytes()) for path in tmp_path.iterdir()}
     widths = {name: width for name, (width, _) in sizes.items()}

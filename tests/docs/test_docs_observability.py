@@ -174,7 +174,7 @@ def test_promtool_reads_what_is_exported():
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     lines = done.stderr.splitlines()
     # vLLM's own names are as they are: a colon, and a share that is called a percentage.

@@ -22,7 +22,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
         text=True,
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": path},
-        timeout=120,
+        timeout=300,
     )
 
 

@@ -21,7 +21,7 @@ from factories.engines import random_adapter
 from factories.replicas import BASE_MODEL, learning, publish_on_disk
 from factories.served_replica import served_replica
 from factories.versions import answer_alone
-from factories.waiting import wait_until
+from factories.waiting import WAIT_S, wait_until
 
 PROMPT = "The quick brown fox jumps over the lazy dog while"
 
@@ -118,7 +118,7 @@ def test_requests_are_served_while_adapters_load(served, put, expected, monkeypa
 
     def slow_load(*args):
         begun.release()
-        assert go_on.wait(60)
+        assert go_on.wait(600)
         return load_peft(*args)
 
     monkeypatch.setattr(foreign_folder, "load_peft", slow_load)
@@ -127,7 +127,7 @@ def test_requests_are_served_while_adapters_load(served, put, expected, monkeypa
         try:
             loads = [pool.submit(served.load, f"b{n}", put(2)) for n in range(num_loads)]
             for _ in range(num_loads - 1):
-                assert begun.acquire(timeout=60)
+                assert begun.acquire(timeout=WAIT_S)
             assert served.text("a", PROMPT) == expected(1)
             assert served.text(BASE_MODEL, PROMPT) == expected(None)
             with pytest.raises(openai.BadRequestError, match="context length"):
@@ -135,7 +135,7 @@ def test_requests_are_served_while_adapters_load(served, put, expected, monkeypa
         finally:
             go_on.set()
         # Slots are fewer than adapters: some are refused, with the reason.
-        statuses = {load.result(60).status_code for load in loads}
+        statuses = {load.result(WAIT_S).status_code for load in loads}
     assert statuses <= {200, 409}
     assert served.text("a", PROMPT) == expected(1)
 

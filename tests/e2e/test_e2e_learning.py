@@ -40,7 +40,7 @@ class Learner:
         self.url = url
 
     def client(self):
-        return openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0, timeout=60)
+        return openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0, timeout=120)
 
     def progress(self):
         return self.replica.client.snapshot()["adapters"]["tutor"]
@@ -49,7 +49,7 @@ class Learner:
         return self.progress()["promotions"] >= count
 
     def post(self, path, **body):
-        response = httpx.post(self.url + path, json=body, timeout=60)
+        response = httpx.post(self.url + path, json=body, timeout=120)
         response.raise_for_status()
         return response.json()
 

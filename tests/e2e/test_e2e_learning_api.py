@@ -36,9 +36,9 @@ class Served:
     def __init__(self, replica, server):
         self.replica, self.url = replica, server.url
         self.openai = openai.OpenAI(
-            base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60
+            base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=120
         )
-        self.http = httpx.Client(base_url=server.url, timeout=60)
+        self.http = httpx.Client(base_url=server.url, timeout=120)
 
     def post(self, path, status=200, **body):
         response = self.http.post(path, json=body)

@@ -66,11 +66,11 @@ def versioned(checkpoint, tmp_path):
 
 
 def client_of(server):
-    return openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=120)
 
 
 def post(client, path, **body):
-    return httpx.post(client.server.url + path, json=body, timeout=60)
+    return httpx.post(client.server.url + path, json=body, timeout=120)
 
 
 def complete(client, model=BASE_MODEL, prompt=PROMPT, **fields):

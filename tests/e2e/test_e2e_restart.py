@@ -34,7 +34,7 @@ ROOMS = {"lora": LORA, "memory": MemoryConfig(kv_cache_mib=1, block_size=4, max_
 
 
 def ask(url, **fields):
-    response = httpx.post(url + "/v1/chat/completions", json=CHAT | fields, timeout=60)
+    response = httpx.post(url + "/v1/chat/completions", json=CHAT | fields, timeout=120)
     response.raise_for_status()
     body = response.json()
     return body["system_fingerprint"], body["choices"][0]["message"]["content"]
@@ -157,7 +157,7 @@ def test_killed_replica_comes_back_with_its_versions_and_its_training(folders, p
         assert ask(server.url)[0] == active
         for version in sorted(set(answers) - {"base"}, key=number_of):
             body = {"version": version}
-            httpx.post(server.url + "/adapters/promote", json=body, timeout=60).raise_for_status()
+            httpx.post(server.url + "/adapters/promote", json=body, timeout=120).raise_for_status()
             serving = {info.version: info for info in replica.client.versions()}
             assert serving[version].digest == published[version]
             assert ask(server.url) == (version, answers[version])

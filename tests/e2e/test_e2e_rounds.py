@@ -89,7 +89,7 @@ class Losses:
 
 def ask(replica, model, prompt="Color 3?"):
     body = {"model": model, "messages": [{"role": "user", "content": prompt}], "max_tokens": 4}
-    return httpx.post(replica.url + "/v1/chat/completions", json=body, timeout=60)
+    return httpx.post(replica.url + "/v1/chat/completions", json=body, timeout=120)
 
 
 def test_two_replicas_learn_both_halves_and_serve_the_same_version(checkpoint, tmp_path):
@@ -197,7 +197,7 @@ def send_feedback(replicas, count):
     ]
     for replica, response_id in answered:
         opinion = {"response_id": response_id, "answer": WANTED}
-        said = httpx.post(replica.url + "/v1/feedback", json=opinion, timeout=60)
+        said = httpx.post(replica.url + "/v1/feedback", json=opinion, timeout=120)
         assert said.status_code < 300, said.text
 
 

@@ -109,7 +109,7 @@ class Runner:
             command,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             cwd=self._folder,
             env=os.environ | variables,
         )
@@ -164,7 +164,7 @@ def lay_out(folder: Path, server: DocsServer) -> None:
 def stand_ins(text: str, server: DocsServer) -> dict[str, str]:
     """Return real ids for those that a page makes up."""
     found: dict[str, str] = {}
-    with httpx.Client(base_url=server.url, timeout=60) as http:
+    with httpx.Client(base_url=server.url, timeout=120) as http:
         for said, make in MADE_UP.items():
             if said in text:
                 found[said] = make(http)

@@ -58,7 +58,7 @@ class Client:
         now_s: Callable[[], float],
         end: threading.Event,
     ) -> None:
-        self.http = httpx.Client(base_url=url, timeout=60)
+        self.http = httpx.Client(base_url=url, timeout=120)
         self.ledger, self.random, self.now_s, self.end = ledger, random, now_s, end
 
     def call(self, method: str, path: str, **fields: Any) -> Any:

@@ -14,6 +14,7 @@ from collm.replica.config import ReplicaConfig
 from collm.training.config import JobConfig
 from factories.replicas import open_tiny_replica
 from factories.server_thread import running_server
+from factories.waiting import WAIT_S
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
@@ -23,8 +24,10 @@ class ServedReplica:
 
     def __init__(self, replica: Replica, url: str) -> None:
         self.replica = replica
-        self.openai = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=60)
-        self.http = httpx.Client(base_url=url, timeout=60)
+        self.openai = openai.OpenAI(
+            base_url=url + "/v1", api_key="none", max_retries=0, timeout=WAIT_S
+        )
+        self.http = httpx.Client(base_url=url, timeout=WAIT_S)
 
     def post(self, path: str, status: int = 200, **body: Any) -> httpx.Response:
         response = self.http.post(path, json=body)

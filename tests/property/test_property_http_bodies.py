@@ -121,7 +121,7 @@ def server(tmp_path_factory):
     # A short context, for every default asks for all of it.
     memory = MemoryConfig(kv_cache_mib=1, block_size=4, max_model_len=32)
     replica = open_tiny_replica(checkpoint, data_dir, memory=memory)
-    with running_server(replica.client) as server, httpx.Client(timeout=60) as client:
+    with running_server(replica.client) as server, httpx.Client(timeout=120) as client:
         server.client, server.replica = client, replica
         yield server
     replica.close()

@@ -104,4 +104,4 @@ def test_parent_and_front_never_imports_torch():
         "import collm.cli.serve, collm.cli.front, collm.cli.replica\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

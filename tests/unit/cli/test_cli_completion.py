@@ -34,7 +34,7 @@ def complete(typed: str, number: int, shell: str = "bash") -> set[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert re.search(r"\| +torch$", done.stderr, re.MULTILINE) is None
     return set(re.findall(r"[\w-]+", done.stdout))
@@ -86,7 +86,7 @@ def test_the_script_for_a_shell_works_in_it(shell: str, tmp_path: Path):
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=300,
         )
         return done.stdout
 
