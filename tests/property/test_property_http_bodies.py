@@ -172,7 +172,7 @@ def test_no_body_causes_a_server_error(server, call):
     max_examples=50,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(path=st.sampled_from(list(BODIES)), content=st.binary(max_size=30))
 @example(path="/v1/completions", content=b"[" * 100_000)

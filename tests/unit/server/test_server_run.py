@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from collm.errors import CollmError, ConfigError
+from collm.server import run
 from collm.server.config import ServerConfig
 from collm.server.run import bind, url_of
 from factories.fake_replica import BASE_MODEL, FakeReplica, Hold, events_for
@@ -56,7 +57,8 @@ def test_drain_lets_open_streams_end_and_accepts_no_more():
     assert replica.closed_early == []
 
 
-def test_drain_limit_ends_streams_with_an_error_event():
+def test_drain_limit_ends_streams_with_an_error_event(monkeypatch):
+    monkeypatch.setattr(run, "_LAST_WORDS_S", WAIT_S)
     replica = FakeReplica(hold_after_two)
     with running_server(replica, drain_timeout_s=0.1) as server:
         reader = StreamReader(server.url)

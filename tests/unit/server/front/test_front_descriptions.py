@@ -1,6 +1,6 @@
 import json
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collm.server.front.descriptions import describe
@@ -63,7 +63,6 @@ json_values = st.recursive(
 FIELDS = ["model", "messages", "prompt", "max_tokens", "user", "stream", "ignore_eos"]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other processes may run
 @given(st.dictionaries(st.sampled_from(FIELDS), json_values))
 def test_any_object_is_described(fields):
     describe(json.dumps(fields).encode())

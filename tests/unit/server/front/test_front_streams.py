@@ -6,6 +6,7 @@ import json
 import openai
 import pytest
 
+from collm.server import run
 from collm.server.front.watching import cut_hung
 from factories.front_server import running_front
 from factories.scripted_upstream import Line
@@ -292,7 +293,9 @@ def test_a_front_that_stood_still_itself_cuts_nobody_off_for_that():
     asyncio.run(main())
 
 
-def test_drain_lets_streams_end_and_its_limit_ends_them_with_words():
+def test_drain_lets_streams_end_and_its_limit_ends_them_with_words(monkeypatch):
+    monkeypatch.setattr(run, "_LAST_WORDS_S", WAIT_S)
+
     async def main():
         async def never_end(line):
             await line.start_stream()
