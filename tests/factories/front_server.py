@@ -98,7 +98,8 @@ async def running_front(
         endpoints = [*(upstream.endpoint for upstream in upstreams.values()), *others]
         clock, sent = ManualClock(100.0), Sent()
         source = FakeStates(_idle(endpoints) | dict(states or {}))
-        registry = Registry(source, sent, clock, RegistryConfig())
+        names = [endpoint.replica_id for endpoint in endpoints]
+        registry = Registry(source, sent, clock, RegistryConfig(), names)
         registry.adopt(endpoints)
         await registry.refresh()
         backends = FrontBackends(

@@ -58,7 +58,8 @@ def run_front(
     key, clock, sent, metrics = admin_key(), MonotonicClock(), Sent(), FrontMetrics()
     # Replicas are reached as they are listed, whatever proxy the environment names.
     client = httpx.AsyncClient(trust_env=False)
-    registry = Registry(HttpSnapshotSource(client), sent, clock, config.cluster.registry)
+    names = [entry.name for entry in config.cluster.replicas]
+    registry = Registry(HttpSnapshotSource(client), sent, clock, config.cluster.registry, names)
 
     async def follow() -> None:
         async with client:

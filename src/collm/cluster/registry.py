@@ -59,16 +59,26 @@ class Registry:
         sent: The front's book, told of replicas that are gone.
         clock: Says when snapshots were taken.
         config: How often and how long to ask.
+        expected: Names of replicas that belong to the cluster, listed at the moment or not: who is
+            being started again is away, and not unknown.
     """
 
     def __init__(
-        self, source: SnapshotSource, sent: Sent, clock: Clock, config: RegistryConfig
+        self,
+        source: SnapshotSource,
+        sent: Sent,
+        clock: Clock,
+        config: RegistryConfig,
+        expected: Iterable[str] = (),
     ) -> None:
         self._source = source
         self._sent = sent
         self._clock = clock
         self._config = config
+        self._expected = frozenset(expected)
         self._watched: dict[str, _Watched] = {}
+        self._lost_names: dict[str, frozenset[str]] = {}
+        """Of each replica that was live once and is not now, what requests could name there."""
         self._table = ReplicaTable()
         self._listeners: list[Callable[[RegistryEvent], None]] = []
         self._listened_s, self._looked_at_s = 0.0, clock.now_s()
@@ -78,8 +88,19 @@ class Registry:
         """The latest snapshot of every live replica; changes in place."""
         return self._table
 
+    def liveness(self) -> dict[str, bool]:
+        """Return whether each replica of the cluster answers, by name."""
+        names = sorted(self._expected | self._watched.keys())
+        return {name: name in self._watched and self._watched[name].is_live for name in names}
+
+    def lost(self, model: str) -> str | None:
+        """Return who served a name that nobody serves now, and is away; ``None`` if nobody did."""
+        if not self._lost_names or self._table.pool(model) is not None:
+            return None
+        return next((one for one, names in self._lost_names.items() if model in names), None)
+
     def members(self) -> tuple[Member, ...]:
-        """Return every replica, by id."""
+        """Return every replica that is listed, by id."""
         return tuple(self._member(self._watched[one]) for one in sorted(self._watched))
 
     def member(self, replica_id: str) -> Member | None:
@@ -176,6 +197,7 @@ class Registry:
         watched.has_complained = watched.is_new = False
         watched.answered_at_s, watched.heard_at_s = self._clock.now_s(), self._listen()
         self._table.put(snapshot)
+        self._lost_names.pop(snapshot.replica_id, None)
         if not watched.is_live:
             watched.is_live = True
             self._tell(RegistryEvent(snapshot.replica_id, "back"))
@@ -185,6 +207,8 @@ class Registry:
             return
         replica_id = watched.endpoint.replica_id
         watched.is_live = False
+        if (snapshot := self._table.get(replica_id)) is not None:
+            self._lost_names[replica_id] = frozenset(snapshot.names)
         self._table.drop(replica_id)
         self._sent.forget(replica_id)
         _logger.warning("replica %s is gone: %s", replica_id, reason)

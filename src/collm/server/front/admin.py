@@ -67,16 +67,13 @@ async def _models(http: Request) -> tuple[dict[str, dict[str, Any]], list[str]]:
 async def show_health(http: Request) -> Response:
     """Answer 200 while some replica takes requests, 503 otherwise."""
     front = front_of(http)
-    members = front.registry.members()
-    live = [member for member in members if member.is_live]
-    status = "ok" if len(live) == len(members) else "degraded"
+    is_live = front.registry.liveness()
+    status = "ok" if all(is_live.values()) else "degraded"
     body = {
-        "status": status if live else "unavailable",
-        "replicas": {
-            member.endpoint.replica_id: "ok" if member.is_live else "dead" for member in members
-        },
+        "status": status if any(is_live.values()) else "unavailable",
+        "replicas": {name: "ok" if alive else "dead" for name, alive in is_live.items()},
     }
-    return JSONResponse(body, status_code=200 if live else 503)
+    return JSONResponse(body, status_code=200 if any(is_live.values()) else 503)
 
 
 @router.get("/metrics")
@@ -84,8 +81,7 @@ async def show_metrics(http: Request) -> Response:
     """Return the front's metrics, and those of each replica labelled with its name."""
     front = front_of(http)
     gateway = Gateway(front, http)
-    is_live = {it.endpoint.replica_id: it.is_live for it in front.registry.members()}
-    own = front.metrics.render(front.num_open, is_live)
+    own = front.metrics.render(front.num_open, front.registry.liveness())
     replies, _ = await gateway.ask_each(front.registry.table, make_call("GET", "/metrics"))
     texts = [(reply.replica_id, reply.body.decode()) for reply in replies if reply.is_ok]
     return Response(merge_metrics(own, texts), media_type=CONTENT_TYPE)

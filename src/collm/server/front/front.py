@@ -64,13 +64,13 @@ class Front:
         """Send a call to a replica and wait for the head of its answer.
 
         Raises:
-            NoReplicaError: There is no such replica.
+            NoReplicaError: It is not there, as it is being started again, or none of the cluster.
             NotReachedError: It cannot be connected to, and gets no requests until it answers again.
             UpstreamError: It went before it answered.
         """
         member = self.registry.member(replica_id)
         if member is None:
-            raise NoReplicaError(f"There is no replica '{replica_id}'.")
+            raise NoReplicaError(f"The replica '{replica_id}' is not there now; try again later.")
         try:
             return await self.pool.start(member.endpoint.url, call)
         except NotReachedError:

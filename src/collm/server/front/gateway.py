@@ -80,7 +80,7 @@ class Gateway:
     @property
     def known_ids(self) -> list[str]:
         """The replicas there are, live or not, by name."""
-        return [member.endpoint.replica_id for member in self._front.registry.members()]
+        return list(self._front.registry.liveness())
 
     def missing(self, answered: Iterable[str]) -> list[str]:
         """Return the replicas, live or not, that are not among these."""

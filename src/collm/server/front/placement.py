@@ -41,7 +41,7 @@ async def place(front: Front, named: str | None) -> str:
 
 def check_replica(front: Front, named: str) -> None:
     """Raise ``RequestError`` unless there is a replica of this name."""
-    names = [member.endpoint.replica_id for member in front.registry.members()]
+    names = front.registry.liveness()
     if named not in names:
         raise RequestError(
             f"'{REPLICA}': there is no '{named[:64]}'; allowed: {', '.join(names)}.",

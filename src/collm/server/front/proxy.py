@@ -104,10 +104,17 @@ class GenerationProxy:
         await self._turn_away(errand, _GIVEN_UP)
 
     async def _choose(self, errand: _Errand) -> Choice | Turned:
+        model, registry = errand.request.model, self._front.registry
         choice = self._route(errand)
-        if isinstance(choice, Choice) or choice.reason is not TurnedReason.NO_REPLICA:
+        is_lost = registry.lost(model) is not None
+        if not is_lost and (isinstance(choice, Choice) or choice.reason is TurnedReason.LATE):
             return choice
-        await self._front.registry.ask_silent()
+        await registry.ask_silent()
+        if (home := registry.lost(model)) is not None:  # the others would say that it is unknown
+            raise NoReplicaError(
+                f"The model '{model}' is at the replica '{home}', which does not answer now; "
+                "try again later."
+            )
         return self._route(errand)
 
     def _route(self, errand: _Errand) -> Choice | Turned:

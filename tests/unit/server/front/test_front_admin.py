@@ -57,6 +57,10 @@ def test_health_is_good_while_one_replica_lives():
         reply = await front.http.get("/health")
         assert (reply.status_code, reply.json()["status"]) == (200, "degraded")
         assert reply.json()["replicas"] == {"r0": "dead", "r1": "ok"}
+        front.unlist("r0")  # it is being started again
+        reply = await front.http.get("/health")
+        assert (reply.json()["status"], reply.json()["replicas"]["r0"]) == ("degraded", "dead")
+        assert 'collm_front_replicas{state="dead"} 1.0' in (await front.http.get("/metrics")).text
         await front.lose("r1")
         reply = await front.http.get("/health")
         assert (reply.status_code, reply.json()["status"]) == (503, "unavailable")

@@ -101,6 +101,40 @@ def test_without_a_live_replica_the_answer_is_503():
     run({"r0": answer}, check)
 
 
+def test_a_name_that_only_a_lost_replica_served_is_not_unknown_until_it_is_back():
+    states = {"r0": make_snapshot("r0", names=("tiny", "own")), "r1": make_snapshot("r1")}
+    scripts = {"r0": answer, "r1": saying(404, "unknown")}
+
+    async def check(front):
+        assert (await post(front, BODY | {"model": "own"})).headers["x-collm-replica"] == "r0"
+        await front.lose("r0")
+        front.unlist("r0")
+        for model, status in (("own", 503), ("other", 404), ("tiny", 404)):
+            reply = await post(front, BODY | {"model": model})
+            assert reply.status_code == status
+        reply = await post(front, BODY | {"model": "own"})
+        assert "at the replica 'r0'" in reply.json()["error"]["message"]
+        assert reply.headers["retry-after"]
+        front.states.silent.clear()
+        front.front.registry.adopt([front.upstreams["r0"].endpoint])
+        await front.front.registry.refresh()
+        assert (await post(front, BODY | {"model": "own"})).status_code == 200
+
+    run(scripts, check, states=states)
+
+
+def test_a_lost_replica_is_asked_patiently_for_a_name_that_it_alone_served():
+    states = {"r0": make_snapshot("r0", names=("tiny", "own")), "r1": make_snapshot("r1")}
+
+    async def check(front):
+        await front.lose("r0")
+        front.states.silent.clear()
+        reply = await post(front, BODY | {"model": "own"})
+        assert (reply.status_code, reply.headers["x-collm-replica"]) == (200, "r0")
+
+    run({"r0": answer, "r1": saying(404, "unknown")}, check, states=states)
+
+
 def test_a_replica_that_is_merely_silent_answers_when_no_other_is_left():
     async def check(front):
         await front.lose("r0")

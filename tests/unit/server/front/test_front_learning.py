@@ -315,3 +315,28 @@ def test_a_dead_replica_is_named_when_it_holds_what_is_asked_for():
             assert "'eu-1' does not answer" in reply.json()["error"]["message"]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", f"{JOBS}/ftjob-eu-1-{HEX}", None),
+        ("POST", f"{JOBS}/ftjob-eu-1-{HEX}/pause", {}),
+        ("GET", f"/v1/files/file-eu-1-{HEX}", None),
+        ("POST", "/v1/feedback", {"response_id": f"chatcmpl-eu-1-{HEX}", "rating": 1}),
+        ("POST", JOBS, {"training_file": f"file-eu-1-{HEX}"}),
+        ("POST", JOBS, {"replica": "eu-1"}),
+        ("GET", f"{JOBS}?replica=eu-1", None),
+    ],
+)
+def test_what_is_at_a_replica_that_is_being_started_again_is_not_unknown(method, path, body):
+    async def main():
+        async with running_front({"eu": echo_target, "eu-1": echo_target}) as front:
+            front.unlist("eu-1")
+            reply = await front.http.request(method, path, json=body)
+            assert reply.status_code == 503
+            assert int(reply.headers["retry-after"]) >= 1
+            assert "'eu-1' is not there now" in reply.json()["error"]["message"]
+            assert front.upstreams["eu"].seen == []
+
+    asyncio.run(main())
