@@ -41,7 +41,7 @@ LEARNING = frozenset(
     }
 )
 """Kinds that change a shadow; a little of ``PREPARE`` is for judging."""
-OWED = frozenset({QuantumKind.SNAPSHOT, QuantumKind.REBASE})
+OWED = (QuantumKind.SNAPSHOT, QuantumKind.REBASE)  # few, and asked for at every quantum
 """Kinds that bring what was learned to disk: the second is what a snapshot must wait for."""
 
 
