@@ -63,6 +63,12 @@ class FrontServer:
             self.clock.advance(0.2)
             await self.front.registry.refresh()
 
+    def unlist(self, replica_id: str) -> None:
+        """Take a replica off the list, as when it has died and is being started again."""
+        registry = self.front.registry
+        listed = [member.endpoint for member in registry.members()]
+        registry.adopt([endpoint for endpoint in listed if endpoint.replica_id != replica_id])
+
 
 @asynccontextmanager
 async def running_front(
