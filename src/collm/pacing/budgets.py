@@ -195,7 +195,7 @@ class ObjectiveBudget:
 
     def allows(self, quantum: Quantum, inbox: Inbox) -> bool:
         """Whether this quantum may run now; changes nothing."""
-        if quantum.kind in OWED and self._num_ran == 0:
+        if self._num_ran == 0 and quantum.kind in OWED:
             return True
         if inbox.has_messages():
             return False
