@@ -54,7 +54,7 @@ class CostPrefillLimit:
         decodes = [one for one in progress if one.is_decoding]
         if not decodes:
             return self._max_tokens
-        num_context_tokens = sum(one.num_context_tokens + 1 for one in decodes)
+        num_context_tokens = sum([one.num_context_tokens for one in decodes]) + len(decodes)
         bare_s = self._step_s(len(decodes), num_context_tokens, 0)
         probe_s = self._step_s(len(decodes), num_context_tokens, _PROBE_TOKENS)
         per_token_s = (probe_s - bare_s) / _PROBE_TOKENS
@@ -67,7 +67,7 @@ class CostPrefillLimit:
     def _may_take_s(self, decodes: Sequence[SequenceProgress], now_s: float) -> tuple[float, float]:
         """Return how long the step may take, and how long it may if first tokens are at stake."""
         tpot_s = self._objectives.tpot_s
-        ahead_s = min(due_at_s(one, self._objectives) for one in decodes) - now_s
+        ahead_s = min([due_at_s(one, self._objectives) for one in decodes]) - now_s
         tokens_s = [one.last_token_at_s for one in decodes if one.last_token_at_s is not None]
         longest_s = min(tokens_s, default=now_s) + self._objectives.planned_gap_s - now_s
         late_s = ahead_s + _TOKENS_LATE * tpot_s

@@ -4,14 +4,16 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from collm.cluster.lanes import SentLoad, Ticket
+from collm.cluster.prediction import Standing
 from collm.cluster.router import Router
 from collm.cluster.routes import OUTPUT_TOKENS_GUESS, RouteRequest, Turned
 from collm.cluster.sent import Sent
 from collm.cluster.table import ReplicaTable
 from collm.sim.config import SimConfig
-from collm.sim.replica import SimReplica
+from collm.sim.replica import Glance, SimReplica
 from collm.sim.requests import SimRequest
 from collm.sim.versions import ADAPTER
+from collm.types import ReplicaSnapshot
 
 
 class CurrentSent(Sent):
@@ -34,6 +36,52 @@ class CurrentSent(Sent):
         return super().load(replica_id, taken_at_s, now_s)
 
 
+class GlanceTable(ReplicaTable):
+    """The front's table; a snapshot is written up when it is read, or when it changes the pools.
+
+    At a request a second two of three are never read.
+
+    Args:
+        replicas: The cluster, by name.
+    """
+
+    def __init__(self, replicas: Mapping[str, SimReplica]) -> None:
+        super().__init__()
+        self._replicas = replicas
+        self._unread: dict[str, Glance] = {}
+        self._pooled: dict[str, Glance] = {}  # those that pools were made from
+
+    def __getitem__(self, replica_id: str) -> ReplicaSnapshot:
+        return self.standing(replica_id).snapshot
+
+    def standing(self, replica_id: str) -> Standing:
+        """Return what predictions need of a replica; ``KeyError`` if it is not here."""
+        glance = self._unread.pop(replica_id, None)
+        if glance is not None:
+            self.put(self._replicas[replica_id].write_up(glance))
+        return super().standing(replica_id)
+
+    def look_at(self, replica: SimReplica, now_s: float) -> None:
+        """Take in how a replica stands now."""
+        glance, pooled = replica.glance(now_s), self._pooled.get(replica.name)
+        if (
+            pooled is not None
+            and pooled.adapter is glance.adapter
+            and pooled.is_draining == glance.is_draining
+        ):
+            self._unread[replica.name] = glance
+            return
+        self._pooled[replica.name] = glance
+        self._unread.pop(replica.name, None)
+        self.put(replica.write_up(glance))
+
+    def drop(self, replica_id: str) -> None:
+        """Forget a replica, if it is known."""
+        self._pooled.pop(replica_id, None)
+        self._unread.pop(replica_id, None)
+        super().drop(replica_id)
+
+
 class RouterDispatcher:
     """The cluster's router, its table and its book, as in ``server.front``.
 
@@ -47,7 +95,7 @@ class RouterDispatcher:
         self, config: SimConfig, bytes_per_token: float, replicas: Mapping[str, SimReplica]
     ) -> None:
         self.router = Router(config.router, Random(f"{config.seed}/router"))
-        self.table = ReplicaTable()
+        self.table = GlanceTable(replicas)
         self.sent = CurrentSent(replicas)
         self._bytes_per_token = bytes_per_token
         self._says_lengths = config.says_lengths
@@ -68,7 +116,7 @@ class RouterDispatcher:
 
     def observe(self, replica: SimReplica, now_s: float) -> None:
         """Take in a replica's snapshot."""
-        self.table.put(replica.snapshot(now_s))
+        self.table.look_at(replica, now_s)
 
     def lose(self, replica_id: str) -> None:
         """Forget a replica until its next snapshot."""

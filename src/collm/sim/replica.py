@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from collm.engine.plan import Backlog
 from collm.engine.scheduler import Scheduler
 from collm.metrics.totals import Totals
 from collm.pacing.config import PacingConfig
@@ -48,6 +50,24 @@ class _Adapter:
     quality: Mapping[str, float]
     quality_noise: Mapping[str, float]
     learning: Mapping[str, LearningState]
+
+
+class Glance(NamedTuple):
+    """What of a replica changes with time: few snapshots are read, and most of one stays the same.
+
+    A tuple, as one is made of every replica several times a second.
+    """
+
+    taken_at_s: float
+    num_running: int
+    num_waiting: int
+    backlog: Backlog
+    num_free_blocks: int
+    credit_share: float
+    credit_scale: float
+    step_coefficients: StepCoefficients
+    adapter: "_Adapter"
+    is_draining: bool
 
 
 class SimReplica:
@@ -127,22 +147,42 @@ class SimReplica:
 
     def snapshot(self, now_s: float, *, with_totals: bool = False) -> ReplicaSnapshot:
         """Return how it stands, as ``replica.outlook`` says it; the router needs no totals."""
-        deciders, adapter = self._deciders, self._adapter(now_s)
-        scheduler = deciders.scheduler
-        backlog = self.loop.backlog()
+        totals = self._deciders.totals.totals() if with_totals else _NO_TOTALS
+        return self.write_up(self.glance(now_s), totals)
+
+    def glance(self, now_s: float) -> Glance:
+        """Return what a snapshot of now says beyond what never changes."""
+        deciders, loop = self._deciders, self.loop
+        scheduler, credit = deciders.scheduler, deciders.credit
+        return Glance(
+            now_s,
+            scheduler.num_running,
+            scheduler.num_waiting,
+            loop.backlog(),
+            deciders.blocks.num_free - loop.num_lacking(),
+            credit.share,
+            credit.scale,
+            self._step_coefficients(),
+            self._adapter(now_s),
+            not (self.role.serves and loop.is_open(now_s)),
+        )
+
+    def write_up(self, glance: Glance, totals: ReplicaTotals = _NO_TOTALS) -> ReplicaSnapshot:
+        """Return the snapshot of an earlier glance."""
+        backlog, adapter = glance.backlog, glance.adapter
         return ReplicaSnapshot(
             replica_id=self.name,
             url="",
-            taken_at_s=now_s,
-            num_running=scheduler.num_running,
-            num_waiting=scheduler.num_waiting,
+            taken_at_s=glance.taken_at_s,
+            num_running=glance.num_running,
+            num_waiting=glance.num_waiting,
             queued_prefill_tokens=backlog.num_prefill_tokens,
             num_context_tokens=backlog.num_context_tokens,
-            num_free_blocks=deciders.blocks.num_free - self.loop.num_lacking(),
+            num_free_blocks=glance.num_free_blocks,
             block_size=self._profile.block_size,
-            credit_share=deciders.credit.share,
+            credit_share=glance.credit_share,
             bytes_per_token=self._profile.bytes_per_token,
-            step_coefficients=self._step_coefficients(),
+            step_coefficients=glance.step_coefficients,
             ttft_s=self._pacing.ttft_s,
             tpot_s=self._pacing.tpot_s,
             names=(ADAPTER,),
@@ -150,11 +190,11 @@ class SimReplica:
             quality=adapter.quality,
             quality_noise=adapter.quality_noise,
             max_model_len=self._profile.max_model_len,
-            is_draining=not (self.role.serves and self.loop.is_open(now_s)),
+            is_draining=glance.is_draining,
             base_digest="simulated",
             learning=adapter.learning,
-            totals=deciders.totals.totals() if with_totals else _NO_TOTALS,
-            credit_scale=deciders.credit.scale,
+            totals=totals,
+            credit_scale=glance.credit_scale,
         )
 
     def _adapter(self, now_s: float) -> _Adapter:
