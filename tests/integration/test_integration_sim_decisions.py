@@ -187,6 +187,8 @@ def run_simulator(requests, quanta, *, fast_forward: bool) -> Decisions:
     )
     parts = LoopParts(
         scheduler=scheduler,
+        blocks=blocks,
+        credit=credit,
         budget=budget,
         objectives=objectives,
         step_cost=step_cost,

@@ -28,7 +28,7 @@ from collm.sim.log import FrontDesk, SimLog
 from collm.sim.loop import LoopParts, SimLoop
 from collm.sim.policies import Role
 from collm.sim.profile import Profile
-from collm.sim.replica import Deciders, SimReplica
+from collm.sim.replica import SimReplica
 from collm.sim.trainer import SimTrainer, Weights, training_token_s
 from collm.sim.versions import Version, Versions
 
@@ -74,6 +74,8 @@ def build_replica(
     duty = _duty(role, profile, index)
     parts = LoopParts(
         scheduler=scheduler,
+        blocks=blocks,
+        credit=pacing.credit,
         budget=_budget(role, profile, pacing, duty),
         objectives=pacing.config.objectives,
         step_cost=pacing.step_cost,
@@ -85,15 +87,8 @@ def build_replica(
         totals=totals,
         on_candidate=learner.found_better,
     )
-    deciders = Deciders(
-        scheduler=scheduler,
-        blocks=blocks,
-        step_cost=pacing.step_cost,
-        credit=pacing.credit,
-        totals=totals,
-    )
     loop = SimLoop(parts, profile.request_s, fast_forward=config.fast_forward)
-    return SimReplica(name, role, profile, pacing.config, deciders, loop, learner)
+    return SimReplica(name, role, profile, pacing.config, parts, loop, learner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

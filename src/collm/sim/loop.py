@@ -11,7 +11,9 @@ from collm.metrics.loop_times import LoopTimes
 from collm.metrics.totals import Totals
 from collm.pacing.budgets import Budget
 from collm.pacing.config import Objectives
+from collm.pacing.credit import Credit
 from collm.pacing.deadlines import IDLE
+from collm.sim.blocks import CountedBlocks
 from collm.sim.device import Device, GivenStepCost, StepCosts
 from collm.sim.duty import Duty
 from collm.sim.inbox import SimInbox
@@ -30,9 +32,11 @@ _NOTHING = StepLoad()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopParts:
-    """What a loop is made of; all its own."""
+    """What a loop is made of, all its own; snapshots look at some of it."""
 
     scheduler: Scheduler
+    blocks: CountedBlocks
+    credit: Credit
     budget: Budget
     objectives: Objectives
     """What the budget works towards."""

@@ -5,15 +5,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from collm.engine.plan import Backlog
-from collm.engine.scheduler import Scheduler
-from collm.metrics.totals import Totals
 from collm.pacing.config import PacingConfig
-from collm.pacing.credit import Credit
-from collm.sim.blocks import CountedBlocks
-from collm.sim.device import StepCosts, step_names
+from collm.sim.device import step_names
 from collm.sim.faults import Fault
 from collm.sim.learner import SimLearner
-from collm.sim.loop import SimLoop
+from collm.sim.loop import LoopParts, SimLoop
 from collm.sim.policies import Role
 from collm.sim.profile import Profile
 from collm.sim.versions import ADAPTER
@@ -27,17 +23,6 @@ from collm.types import (
 )
 
 _NO_TOTALS = ReplicaTotals()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deciders:
-    """What a snapshot is made of."""
-
-    scheduler: Scheduler
-    blocks: CountedBlocks
-    step_cost: StepCosts
-    credit: Credit
-    totals: Totals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +63,7 @@ class SimReplica:
         role: What it does.
         profile: Its device.
         pacing: What was promised.
-        deciders: The loop's.
+        parts: What its step loop is made of.
         loop: Its step loop.
         learner: What it learns and serves.
     """
@@ -89,7 +74,7 @@ class SimReplica:
         role: Role,
         profile: Profile,
         pacing: PacingConfig,
-        deciders: Deciders,
+        parts: LoopParts,
         loop: SimLoop,
         learner: SimLearner,
     ) -> None:
@@ -102,7 +87,7 @@ class SimReplica:
         self._silent_from_s = 0.0
         self._profile = profile
         self._pacing = pacing
-        self._deciders = deciders
+        self._parts = parts
         self._known_adapter: _Adapter | None = None
         self._known_coefficients: tuple[tuple[float, ...], StepCoefficients] | None = None
 
@@ -131,7 +116,7 @@ class SimReplica:
     @property
     def num_preemptions(self) -> int:
         """How often a sequence lost its blocks to an earlier one."""
-        return self._deciders.scheduler.num_preemptions
+        return self._parts.scheduler.num_preemptions
 
     def grant(self, credit_share: float, tokens_per_step: int | None) -> None:
         """Follow an allocation: what the configuration says is the least credit.
@@ -140,26 +125,26 @@ class SimReplica:
             credit_share: Guaranteed share of wall time for training.
             tokens_per_step: Of an optimizer step; ``None`` takes the profile's.
         """
-        self._deciders.credit.set_share(max(credit_share, self._pacing.credit_share))
+        self._parts.credit.set_share(max(credit_share, self._pacing.credit_share))
         trainer = self.learner.trainer
         if trainer is not None:
             trainer.tokens_per_step = tokens_per_step or trainer.shape.tokens_per_step
 
     def snapshot(self, now_s: float, *, with_totals: bool = False) -> ReplicaSnapshot:
         """Return how it stands, as ``replica.outlook`` says it; the router needs no totals."""
-        totals = self._deciders.totals.totals() if with_totals else _NO_TOTALS
+        totals = self._parts.totals.totals() if with_totals else _NO_TOTALS
         return self.write_up(self.glance(now_s), totals)
 
     def glance(self, now_s: float) -> Glance:
         """Return what a snapshot of now says beyond what never changes."""
-        deciders, loop = self._deciders, self.loop
-        scheduler, credit = deciders.scheduler, deciders.credit
+        parts, loop = self._parts, self.loop
+        scheduler, credit = parts.scheduler, parts.credit
         return Glance(
             now_s,
             scheduler.num_running,
             scheduler.num_waiting,
             loop.backlog(),
-            deciders.blocks.num_free - loop.num_lacking(),
+            parts.blocks.num_free - loop.num_lacking(),
             credit.share,
             credit.scale,
             self._step_coefficients(),
@@ -226,7 +211,7 @@ class SimReplica:
 
     def _step_coefficients(self) -> StepCoefficients:
         """Return the fitted costs; a new value only when they were fitted anew."""
-        coefficients = self._deciders.step_cost.coefficients
+        coefficients = self._parts.step_cost.coefficients
         if self._known_coefficients is None or self._known_coefficients[0] is not coefficients:
             self._known_coefficients = (coefficients, StepCoefficients(**step_names(coefficients)))
         return self._known_coefficients[1]
