@@ -17,7 +17,7 @@ from collm.server.learning_backend import JobRequest
 from collm.store.jobs import JobStatus
 from factories.checkpoints import tiny_checkpoint
 from factories.replicas import BASE_MODEL, CHATS, learning, open_tiny_replica, training
-from factories.waiting import wait_until
+from factories.waiting import WAIT_S, wait_until
 
 CONTENT = "".join(json.dumps({"messages": chat}) + "\n" for chat in CHATS).encode()
 QUICK = {"rank": 4, "learning_rate": 3e-3, "tokens_per_step": 200}
@@ -73,7 +73,8 @@ class Opened:
         return self.ask("get", job_id).status
 
     def wait_for(self, job_id, status):
-        wait_until(lambda: self.status(job_id) is status)
+        """Wait; for a whole job if need be, whose micro-batches are small on a busy machine."""
+        wait_until(lambda: self.status(job_id) is status, within_s=4 * WAIT_S)
 
     def events(self, job_id):
         page = self.do(self.replica.fine_tuning.events(job_id, after=None, limit=100))
