@@ -6,9 +6,12 @@
 
 namespace {
 
+constexpr int64_t kLine = 64;  // Bytes of a cache line.
+
 // Room of one thread for a tile.
 struct Scratch {
   std::vector<const bf16*> runs;     // Where its keys lie.
+  std::vector<const bf16*> next;     // Where those of the tile after it lie, as far as it asks for them.
   std::vector<uint32_t> queries;     // Of its rows, side by side.
   std::vector<float> scores;         // Of its rows, `width` from one to the next.
   std::vector<bf16> weights;         // The same as weights.
@@ -47,6 +50,19 @@ struct Chunk {
   }
 };
 
+// Asks for a line that is needed after those of now: past the first cache, which those of now fill.
+inline void ask_later(const void* at) { __builtin_prefetch(at, 0, 2); }
+
+// Lines of two places, asked for step by step.
+struct Later {
+  const uint8_t *one, *other;
+
+  void ask() {
+    ask_later(one), ask_later(other);
+    one += kLine, other += kLine;
+  }
+};
+
 // 16 scores from `p` on; those outside [first, last) as if they were infinitely low.
 INLINE_KERNEL Floats scores_inside(const float* scores, int64_t p, int64_t first, int64_t last) {
   const Floats x = load(scores + p);
@@ -76,7 +92,8 @@ KERNEL Exponentials soften(const float* scores, bf16* weights, int64_t begin, in
 }
 
 // Scores of ROWS queries, side by side, for the keys of runs [begin, end): `width` from a row to the next.
-template <int ROWS>
+// With ASKS, the values that belong to the keys are asked for meanwhile.
+template <int ROWS, bool ASKS>
 KERNEL void score(const uint32_t* queries, int64_t dim, const bf16* const* runs, int64_t begin, int64_t end,
                   float scale, float* scores, int64_t width) {
   for (int64_t i = begin; i < end; i += 2) {
@@ -85,8 +102,12 @@ KERNEL void score(const uint32_t* queries, int64_t dim, const bf16* const* runs,
     Floats low[ROWS], high[ROWS];
     UNROLL
     for (int r = 0; r < ROWS; ++r) low[r] = high[r] = zeros();
-    multiply<ROWS>(queries, dim / 2, (const uint32_t*)runs[i], (const uint32_t*)next, kRun, dim / 2, low,
-                   high);
+    const auto *keys = (const uint32_t*)runs[i], *beside = (const uint32_t*)next;
+    if constexpr (ASKS)
+      multiply<ROWS>(queries, dim / 2, keys, beside, kRun, dim / 2, low, high,
+                     Later{(const uint8_t*)values_of(runs[i], dim), (const uint8_t*)values_of(next, dim)});
+    else
+      multiply<ROWS>(queries, dim / 2, keys, beside, kRun, dim / 2, low, high);
     UNROLL
     for (int r = 0; r < ROWS; ++r) {
       store(scores + r * width + i * kRun, mul(low[r], all(scale)));
@@ -96,19 +117,26 @@ KERNEL void score(const uint32_t* queries, int64_t dim, const bf16* const* runs,
 }
 
 // Sums of the values of runs [begin, end) by ROWS rows of weights, for VECTORS * 16 elements from `d` on.
-template <int ROWS, int VECTORS>
+// With ASKS, as many lines of keys are asked for meanwhile, of the runs `next`.
+template <int ROWS, int VECTORS, bool ASKS>
 INLINE_KERNEL void gather(const uint32_t* weights, int64_t width, const bf16* const* runs, int64_t begin,
-                          int64_t end, int64_t dim, int64_t d, Floats (*sums)[VECTORS]) {
+                          int64_t end, int64_t dim, int64_t d, const std::vector<const bf16*>& next,
+                          Floats (*sums)[VECTORS]) {
   UNROLL
   for (int r = 0; r < ROWS; ++r)
     UNROLL
     for (int v = 0; v < VECTORS; ++v) sums[r][v] = zeros();
   for (int64_t i = begin; i < end; ++i) {
-    const auto* values = (const uint32_t*)(runs[i] + run_size(dim)) + d;
-    for (int64_t pair = 0; pair < kRun / 2; ++pair, values += dim) {
+    const auto* values = (const uint32_t*)values_of(runs[i], dim) + d;
+    const bool has_next = ASKS && i - begin < (int64_t)next.size();
+    const auto* later = (const uint8_t*)(has_next ? next[i - begin] : runs[i]) + d * kRun * sizeof(bf16);
+    for (int64_t pair = 0; pair < kRun / 2; ++pair, values += dim, later += VECTORS * kLine) {
       Words value[VECTORS];
       UNROLL
-      for (int v = 0; v < VECTORS; ++v) value[v] = load_words(values + v * kLanes);
+      for (int v = 0; v < VECTORS; ++v) {
+        value[v] = load_words(values + v * kLanes);
+        if constexpr (ASKS) ask_later(later + v * kLine);
+      }
       UNROLL
       for (int r = 0; r < ROWS; ++r) {
         const Words weight = all_words((int32_t)weights[(r * width + i * kRun) / 2 + pair]);
@@ -120,8 +148,9 @@ INLINE_KERNEL void gather(const uint32_t* weights, int64_t width, const bf16* co
 }
 
 // Query rows of one key head. A row is a position and one of the heads that share the key head, heads
-// fastest; a tile has ROWS of them, from `first` on.
-template <int ROWS>
+// fastest; a tile has ROWS of them, from `first` on. With ASKS it asks for memory ahead of what it computes:
+// its values while it has its keys, then the keys of the tile after it.
+template <int ROWS, bool ASKS>
 struct Tile {
   const Chunk& call;
   int64_t kv_head, first;
@@ -139,8 +168,8 @@ struct Tile {
   KERNEL void write(const Scratch& scratch, int64_t width, int64_t first_run, int64_t last_run,
                     const float* shares, int64_t d) const {
     Floats sums[ROWS][VECTORS];
-    gather<ROWS, VECTORS>((const uint32_t*)scratch.weights.data(), width, scratch.runs.data(), first_run,
-                          last_run, call.head_dim, d, sums);
+    gather<ROWS, VECTORS, ASKS>((const uint32_t*)scratch.weights.data(), width, scratch.runs.data(),
+                                first_run, last_run, call.head_dim, d, scratch.next, sums);
     UNROLL
     for (int r = 0; r < ROWS; ++r) {
       bf16* out = call.out + (position(r) * call.heads + head(r)) * call.head_dim + d;
@@ -157,7 +186,8 @@ struct Tile {
     const int64_t begin = start(0) / kRun, last = (end(ROWS - 1) + kRun - 1) / kRun;
     for (int64_t i = begin; i < last; ++i) scratch.runs[i] = call.run(i, kv_head);
     float* scores = scratch.scores.data();
-    score<ROWS>(scratch.queries.data(), dim, scratch.runs.data(), begin, last, call.scale, scores, width);
+    score<ROWS, ASKS>(scratch.queries.data(), dim, scratch.runs.data(), begin, last, call.scale, scores,
+                      width);
     float shares[ROWS];
     for (int r = 0; r < ROWS; ++r) {
       const Exponentials done = soften(scores + r * width, scratch.weights.data() + r * width,
@@ -175,21 +205,22 @@ struct Tile {
   }
 };
 
-template <int ROWS>
+template <int ROWS, bool ASKS>
 void attend_rows(const Chunk& call, int64_t kv_head, int64_t first, Scratch& scratch, int64_t rows) {
   if constexpr (ROWS > 1)
-    if (rows < ROWS) return attend_rows<ROWS - 1>(call, kv_head, first, scratch, rows);
-  Tile<ROWS>{call, kv_head, first}.attend(scratch);
+    if (rows < ROWS) return attend_rows<ROWS - 1, ASKS>(call, kv_head, first, scratch, rows);
+  Tile<ROWS, ASKS>{call, kv_head, first}.attend(scratch);
 }
 
 // Attends one of the items() of a chunk. The last rows see the most keys; they come first, so that no
 // thread ends with a long one.
-inline void attend_item(const Chunk& call, int64_t item, Scratch& scratch) {
+template <bool ASKS = false>
+void attend_item(const Chunk& call, int64_t item, Scratch& scratch) {
   scratch.fit((call.length() + kRun - 1) / kRun, call.head_dim);
   const int64_t kv_head = item % call.kv_heads;
   const int64_t first = (call.tiles() - 1 - item / call.kv_heads) * kMaxRows;
   const int64_t left = call.rows * call.group() - first;
-  attend_rows<kMaxRows>(call, kv_head, first, scratch, left < kMaxRows ? left : kMaxRows);
+  attend_rows<kMaxRows, ASKS>(call, kv_head, first, scratch, left < kMaxRows ? left : kMaxRows);
 }
 
 // Attention of decoding rows; shapes as in the declaration of decode_attention.
@@ -199,12 +230,28 @@ struct Decode {
   const int64_t* lengths;
   Chunk chunk;  // The first row, as a chunk of one token.
 
-  // Attends one of chunk.items() of a row.
-  void attend(int64_t row, int64_t item, Scratch& scratch) const {
+  int64_t items(int64_t rows) const { return rows * chunk.items(); }
+
+  // The row of one of items(), as a chunk.
+  Chunk chunk_of(int64_t item) const {
+    const int64_t row = item / chunk.items();
     Chunk one = chunk;
     one.q += row * chunk.q_stride, one.out += row * chunk.heads * chunk.head_dim;
     one.blocks = blocks + row * max_blocks, one.context = lengths[row] - 1;
-    attend_item(one, item, scratch);
+    return one;
+  }
+
+  // Attends one of items(), after which this thread attends `next`, or -1. With few rows to a key a thread
+  // would wait for memory and compute in turn; asking for what comes next has both at once.
+  void attend(int64_t item, int64_t next, Scratch& scratch) const {
+    scratch.next.clear();
+    if (next >= 0) {
+      const Chunk then = chunk_of(next);
+      const int64_t first = then.window > 0 && then.length() > then.window ? then.length() - then.window : 0;
+      for (int64_t i = first / kRun; i * kRun < then.length(); ++i)
+        scratch.next.push_back(then.run(i, next % then.kv_heads));
+    }
+    attend_item<true>(chunk_of(item), item % chunk.items(), scratch);
   }
 };
 
@@ -224,12 +271,11 @@ void EXPORT(decode_attention)(const bf16* q, int64_t q_stride, const bf16* cache
   const Decode call{blocks, max_blocks, lengths,
                     {q, q_stride, cache, blocks, out, 1, 0, heads, kv_heads, head_dim, block_size, window,
                      scale}};
-  const int64_t items = call.chunk.items();
 #pragma omp parallel num_threads(threads)
   {
     static thread_local Scratch scratch;
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t item = 0; item < rows * items; ++item) call.attend(item / items, item % items, scratch);
+    for (int64_t item = 0; item < call.items(rows); ++item) call.attend(item, -1, scratch);
   }
 }
 

@@ -16,6 +16,9 @@ constexpr int64_t kRun = kLanes;  // Slots of a run; a block has a whole number 
 // Elements of a run's keys, or of its values.
 inline int64_t run_size(int64_t head_dim) { return kRun * head_dim; }
 
+// Where a run's values begin.
+inline const bf16* values_of(const bf16* run, int64_t head_dim) { return run + run_size(head_dim); }
+
 // Where the run of a slot begins that has the keys of a head.
 template <typename T>
 T* run_of(T* cache, int64_t slot, int64_t kv_heads, int64_t kv_head, int64_t head_dim) {

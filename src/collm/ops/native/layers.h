@@ -212,9 +212,12 @@ inline void attend(const Work& work, const Layer& layer) {
   const Plan& plan = work.step.plans[layer.plan];
   const Decode decode{plan.decode_blocks, plan.max_blocks, plan.decode_lengths,
                       chunk_of(work, layer, plan.decode_blocks, 0, 1, 0)};
-  const int64_t each = decode.chunk.items();
-  int64_t item = work.team.take(), begun = plan.num_decode * each;
-  for (; item < begun; item = work.team.take()) decode.attend(item / each, item % each, work.scratch);
+  int64_t item = work.team.take(), begun = decode.items(plan.num_decode);
+  while (item < begun) {
+    const int64_t next = work.team.take();
+    decode.attend(item, next < begun ? next : -1, work.scratch);
+    item = next;
+  }
   for (int64_t i = 0; i < plan.num_spans; ++i) {
     const Span& span = plan.spans[i];
     const Chunk chunk =
