@@ -1,4 +1,4 @@
-"""Device memory for adapter versions: a fixed number of slots of one rank."""
+"""Device memory for adapter versions: a fixed number of slots, with room for one rank."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from collm.ops.threads import one_thread
 
 
 class AdapterBank:
-    """Slots that hold adapter versions in the serving dtype, padded to the bank's rank."""
+    """Slots that hold adapter versions in the serving dtype, of up to the bank's rank."""
 
     def __init__(
         self, layout: LoraLayout, num_slots: int, dtype: torch.dtype, device: torch.device
@@ -46,7 +46,7 @@ class AdapterBank:
 
     @one_thread()
     def load(self, slot: int, state: AdapterState) -> None:
-        """Copy ``state``, of at most the bank's rank, into ``slot`` and zero the rest of it."""
+        """Copy ``state``, of at most the bank's rank, into ``slot``."""
         rank = state.layout.rank
         assert rank <= self.layout.rank, (rank, self.layout.rank)
         for factors in state.layout.views(state.flat):

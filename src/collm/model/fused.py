@@ -114,8 +114,9 @@ class _FusedDecoder:
         assert isinstance(linear, NativeLinear)
         factors = self._adapters.factors(index, name)
         assert factors.is_blocked
-        sizes = factors.part_sizes
-        return linear_fields(linear.packed, linear.bias, factors.a, factors.b, sizes)
+        return linear_fields(
+            linear.packed, linear.bias, factors.a, factors.b, factors.ranks, factors.part_sizes
+        )
 
 
 def _plan_fields(plan: AttentionPlan) -> PlanFields:

@@ -103,10 +103,16 @@ class NativeLinear:
         return native.linear(x, self.packed, self.bias)
 
     def forward_adapted(
-        self, x: Tensor, slots: Tensor, bank_a: Tensor, bank_b: Tensor, part_sizes: Sequence[int]
+        self,
+        x: Tensor,
+        slots: Tensor,
+        bank_a: Tensor,
+        bank_b: Tensor,
+        ranks: Tensor,
+        part_sizes: Sequence[int],
     ) -> Tensor:
         """Return ``x Wᵀ + b`` plus each row's adapter output; see ``native.linear``."""
-        return native.linear(x, self.packed, self.bias, slots, bank_a, bank_b, part_sizes)
+        return native.linear(x, self.packed, self.bias, slots, bank_a, bank_b, ranks, part_sizes)
 
     def input_grad(self, dy: Tensor) -> Tensor:
         """Return ``dy W``."""

@@ -33,7 +33,12 @@ class AdapterRows:
 
 @dataclass(frozen=True, slots=True)
 class SlotFactors:
-    """The adapter factors of one fused linear, of all slots, as what adds them reads them."""
+    """The adapter factors of one fused linear, of all slots, as what adds them reads them.
+
+    ``rank`` is what a slot has room for. An adapter of a lower one lies at the beginning of its
+    slot as if that were the room, and what follows is never read: it costs what it is, not what
+    might be there.
+    """
 
     a: Tensor
     """The parts' A, stacked [num_slots, num_parts * rank, in_features]."""
@@ -41,35 +46,49 @@ class SlotFactors:
     """Bᵀ, the scale folded in. Block diagonal [num_slots, num_parts * rank, out_features]; or, if
     ``is_blocked``, blocks of 32 outputs with the ranks of their part [num_slots,
     out_features / 32, rank, 32]."""
+    ranks: Tensor
+    """Of what each slot holds [num_slots], int32 on the CPU; 0 before anything does."""
     part_sizes: tuple[int, ...]
     """Outputs of the linears that are fused."""
     is_blocked: bool
 
     def dense(self, slot: int) -> tuple[Tensor, Tensor]:
-        """Return a slot's A [num_parts * rank, in_features] and block-diagonal Bᵀ."""
+        """Return A [num_parts * rank, in_features] and block-diagonal Bᵀ of what a slot holds."""
+        a = self._a_of(slot)
         if not self.is_blocked:
-            return self.a[slot], self.b[slot]
-        b = self.b[slot].transpose(0, 1).reshape(self.b.shape[2], -1)
-        diagonal = b.new_zeros(self.a.shape[1], b.shape[1])
+            return a, self.b[slot, : len(a)]
+        blocks = self._blocks_of(slot)
+        b = blocks.transpose(0, 1).reshape(blocks.shape[1], -1)
+        diagonal = b.new_zeros(len(a), b.shape[1])
         write_diagonal(b, self.part_sizes, diagonal)
-        return self.a[slot], diagonal
+        return a, diagonal
 
     def load(self, slot: int, a: Tensor, b: Tensor) -> None:
         """Copy an adapter into a slot.
 
         Args:
             slot: Where to.
-            a: [num_parts, rank, in_features], of at most the slots' rank; the rest becomes zero.
+            a: [num_parts, rank, in_features], of at most the slots' rank.
             b: The parts' Bᵀ side by side [rank, out_features].
         """
-        num_parts, rank = a.shape[:2]
-        self.a[slot].view(num_parts, -1, a.shape[2])[:, :rank].copy_(a)
-        self.a[slot].view(num_parts, -1, a.shape[2])[:, rank:].zero_()
-        self.b[slot].zero_()
+        assert len(self.part_sizes) * len(b) <= self.a.shape[1], (len(b), self.a.shape)
+        self.ranks[slot] = len(b)
+        room = self._a_of(slot)
+        room.view(a.shape).copy_(a)
         if self.is_blocked:
-            self.b[slot, :, :rank].copy_(native_linears.block_factors(b))
+            self._blocks_of(slot).copy_(native_linears.block_factors(b))
         else:
-            write_diagonal(b, self.part_sizes, self.b[slot])
+            write_diagonal(b, self.part_sizes, self.b[slot, : len(room)].zero_())
+
+    def _a_of(self, slot: int) -> Tensor:
+        return self.a[slot, : int(self.ranks[slot]) * len(self.part_sizes)]
+
+    def _blocks_of(self, slot: int) -> Tensor:
+        """Return Bᵀ of what a slot holds, in blocks [out_features / 32, its rank, 32]."""
+        num_blocks, _, columns = self.b.shape[1:]
+        rank = int(self.ranks[slot])
+        taken = self.b[slot].view(-1)[: num_blocks * rank * columns]
+        return taken.view(num_blocks, rank, columns)
 
 
 def write_diagonal(b: Tensor, part_sizes: Sequence[int], out: Tensor) -> None:
@@ -104,7 +123,8 @@ def reserve_factors(
         b = zeros((num_slots, out_features // COLUMNS, rank, COLUMNS))
     else:
         b = zeros((num_slots, num_parts * rank, out_features))
-    return SlotFactors(a, b, part_sizes, is_blocked)
+    ranks = torch.zeros(num_slots, dtype=torch.int32)
+    return SlotFactors(a, b, ranks, part_sizes, is_blocked)
 
 
 def adapted_linear(
@@ -121,7 +141,9 @@ def adapted_linear(
     if not rows.segments:
         return linear.forward(x)
     if isinstance(linear, NativeLinear) and factors.is_blocked:
-        return linear.forward_adapted(x, rows.slots, factors.a, factors.b, factors.part_sizes)
+        return linear.forward_adapted(
+            x, rows.slots, factors.a, factors.b, factors.ranks, factors.part_sizes
+        )
     y = linear.forward(x)
     add_lora_(y, x, rows.segments, {slot: factors.dense(slot) for _, _, slot in rows.segments})
     return y

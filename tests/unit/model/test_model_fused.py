@@ -21,10 +21,11 @@ def path(request):
         yield chosen
 
 
-def adapted_engine(folder, rank=4):
-    """An engine with two adapters of ``rank``, in slots that have no room for more."""
-    engine = build_engine(folder, dtype=torch.bfloat16, block_size=16, max_rank=rank)
-    for index in range(2):
+def adapted_engine(folder, ranks=(4, 4), max_rank=None):
+    """An engine with two adapters, in slots that by default have no room for more."""
+    room = max_rank or max(ranks)
+    engine = build_engine(folder, dtype=torch.bfloat16, block_size=16, max_rank=room)
+    for index, rank in enumerate(ranks):
         adapter = random_adapter(engine.spec, rank, seed=index, scale=0.1)
         engine.publish(f"a{index}", "1", adapter)
     assert can_fuse(engine.decoder, engine.caches)
@@ -36,9 +37,9 @@ def by_one_call(engine, chunk, models=None):
     return teacher_forced_logits(engine, PROMPTS, chunk=chunk, models=models, forward=forward)
 
 
-def both_ways(folder, chunk, models=None, rank=4):
+def both_ways(folder, chunk, models=None, ranks=(4, 4)):
     """Logits of all prompts by one call for all layers, and operation by operation."""
-    engine = adapted_engine(folder, rank)
+    engine = adapted_engine(folder, ranks)
     fused = by_one_call(engine, chunk, models)
     return fused, teacher_forced_logits(engine, PROMPTS, chunk=chunk, models=models)
 
@@ -58,15 +59,26 @@ def test_logits_equal_those_of_single_operations(family, chunk, path, tmp_path):
 
 
 @needs_kernels
-@pytest.mark.parametrize(("chunk", "rank"), [(1, 4), (3, 4), (10_000, 4), (1, 3), (10_000, 3)])
-def test_rows_of_different_adapters_share_a_step(chunk, rank, path, tmp_path):
+@pytest.mark.parametrize("chunk", [1, 3, 10_000])
+@pytest.mark.parametrize("ranks", [(4, 4), (3, 3), (3, 8)])
+def test_rows_of_different_adapters_share_a_step(chunk, ranks, path, tmp_path):
     folder = tiny_checkpoint(tmp_path, "llama", **HEADS)
-    fused, plain = both_ways(folder, chunk, MODELS, rank)
+    fused, plain = both_ways(folder, chunk, MODELS, ranks)
     assert_same(fused, plain)
     bare, _ = both_ways(folder, chunk)
     for index, model in enumerate(MODELS):
         changed = (fused[index] - bare[index]).abs().mean()
         assert (changed > 0.02) == (model != "base"), (model, changed)
+
+
+@needs_kernels
+@pytest.mark.parametrize("chunk", [1, 10_000])
+def test_room_for_higher_ranks_changes_nothing(chunk, path, tmp_path):
+    folder = tiny_checkpoint(tmp_path, "llama", **HEADS)
+    tight, wide = (
+        by_one_call(adapted_engine(folder, max_rank=rank), chunk, MODELS) for rank in (4, 32)
+    )
+    assert torch.equal(torch.cat(tight), torch.cat(wide))
 
 
 @needs_kernels

@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from collm.ops.elementwise import rms_norm, silu_mul
 from collm.ops.linear import DenseLinear, NativeLinear, freeze_linear
-from collm.ops.lora import AdapterRows, adapted_linear, add_lora_reference
+from collm.ops.lora import AdapterRows, adapted_linear, add_lora_reference, reserve_factors
 from collm.ops.native.linears import input_grad, pack_bfloat16
 from collm.ops.rotary import RotaryTable, rotate
 from factories.kernels import PATHS, computing_on, needs_kernels, slot_factors
@@ -83,6 +83,25 @@ def test_an_adapter_of_odd_rank_takes_nothing_of_the_next_row(rank):
     out = adapted_linear(linear, x, rows, slot_factors(bank_a, bank_b))
     assert out[0].isfinite().all()
     assert out[1].isnan().all()
+
+
+@pytest.mark.parametrize("num_rows", [6, 40])
+def test_an_adapter_of_lower_rank_than_its_slot_is_read_as_far_as_it_goes(num_rows):
+    """What a slot held before is still there behind it: no numbers, which would show."""
+    linear, x = NativeLinear(pack_bfloat16(randn(96, 64, scale=0.1))), randn(num_rows, 64, seed=9)
+    factors = reserve_factors(3, 8, 64, (32, 64), x.new_zeros)
+    slots = torch.tensor([row * 3 // num_rows for row in range(num_rows)], dtype=torch.int32)
+    expected = linear.forward(x).double()
+    for slot, rank in enumerate((3, 8, 1)):
+        factors.load(slot, x.new_full((2, 8, 64), torch.nan), x.new_full((8, 96), torch.nan))
+        a, b = randn(2, rank, 64, seed=slot, scale=0.1), randn(rank, 96, seed=slot, scale=0.1)
+        factors.load(slot, a, b)
+        mine, (first, second) = slots == slot, (x.double() @ part.double().T for part in a)
+        parts = first @ b[:, :32].double(), second @ b[:, 32:].double()
+        expected[mine] += torch.cat(parts, dim=1)[mine]
+    segments = [(row, row + 1, slot) for row, slot in enumerate(slots.tolist())]
+    out = adapted_linear(linear, x, AdapterRows(segments, slots), factors)
+    assert_close(out, expected, **ROUNDED)
 
 
 def test_a_row_does_not_depend_on_its_batch_mates():

@@ -20,10 +20,12 @@ def weight() -> linears.Packed:
     return linears.pack_bfloat16(bf16(64, 96))
 
 
-def adapted_linear(slots: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return linears.linear(bf16(4, 96), weight(), None, slots, a, b, (32, 32))
+def adapted_linear(slots: Tensor, a: Tensor, b: Tensor, ranks: Tensor | None = None) -> Tensor:
+    ranks = RANKS if ranks is None else ranks
+    return linears.linear(bf16(4, 96), weight(), None, slots, a, b, ranks, (32, 32))
 
 
+RANKS = torch.full((2,), 8, dtype=torch.int32)
 SLOTS, A, B = torch.zeros(4, dtype=torch.int32), bf16(2, 16, 96), bf16(2, 2, 8, 32)
 CACHE, KV, CACHE_ROWS = bf16(2, 16, 2, 1, 32), bf16(4, 2, 1, 32), torch.arange(4)
 BLOCKS, LENGTHS = torch.zeros(4, 1, dtype=torch.int64), torch.ones(4, dtype=torch.int64)
@@ -40,6 +42,8 @@ BLOCKS, LENGTHS = torch.zeros(4, 1, dtype=torch.int64), torch.ones(4, dtype=torc
         lambda: adapted_linear(SLOTS[:3], A, B),
         lambda: adapted_linear(SLOTS, A, B[:1]),
         lambda: adapted_linear(SLOTS, A.transpose(1, 2), B),
+        lambda: adapted_linear(SLOTS, A, B, RANKS[:1]),
+        lambda: adapted_linear(SLOTS, A, B, RANKS.long()),
         lambda: training_linear.adapted(bf16(4, 96), weight(), None, A[0], B[0], (32, 32)),
         lambda: training_linear.adapted(bf16(4, 96), weight(), None, A[0], bf16(16, 64), (32,)),
         lambda: elementwise.rms_norm(bf16(4, 96), torch.ones(96), 1e-5),

@@ -64,6 +64,11 @@ def test_a_library_of_other_sources_is_as_good_as_none(monkeypatch):
     assert library._library.__wrapped__() is None
 
 
+def test_a_library_whose_functions_take_other_things_is_as_good_as_none(monkeypatch):
+    monkeypatch.setattr(library, "_INTERFACE", library._INTERFACE + 1)
+    assert library._library.__wrapped__() is None
+
+
 @needs_kernels
 def test_the_library_of_these_sources_is_found():
     assert library._library.__wrapped__() is not None

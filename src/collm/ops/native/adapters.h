@@ -20,7 +20,7 @@ struct Adapters {
   const int32_t* slots;  // Of each row, -1 for none.
   const bf16* a;         // [slots, rank, in]
   const bf16* b;         // [slots, rank, out], or in blocks
-  int64_t rank;
+  int64_t rank;          // What slots have room for, all parts together.
   bf16* t;  // x A^T, rounded [rows, rank]
   // Outputs that parts of a fused layer end at, or null for one part. Each part has its own share of the
   // ranks, and B is zero elsewhere.
@@ -28,6 +28,9 @@ struct Adapters {
   int64_t num_parts = 1;
   // Whether B lies in blocks of 32 outputs [slots, out / 32, ranks of a part, 32]: read in one piece.
   bool in_blocks = false;
+  // The rank of what each slot holds, of every part; null if all are full. It lies at the beginning of its
+  // slot as if that had no room for more, so that nothing else is read.
+  const int32_t* ranks = nullptr;
   // Threads that write t, and how far all must be; null if t is there.
   const Team* team = nullptr;
   int64_t arrival = 0;
@@ -38,13 +41,16 @@ struct Adapters {
     if (team) team->await(arrival);
   }
 
-  int64_t num_chunks() const { return (rank + kTileRanks - 1) / kTileRanks; }
+  // Of a slot's adapter, all parts together.
+  int64_t rank_of(int64_t slot) const { return ranks ? ranks[slot] * num_parts : rank; }
 
-  // The ranks [first, last) that reach an output.
-  void ranks_of(int64_t output, int64_t& first, int64_t& last) const {
+  int64_t num_chunks(int64_t slot) const { return (rank_of(slot) + kTileRanks - 1) / kTileRanks; }
+
+  // The ranks [first, last) of a slot that reach an output.
+  void ranks_of(int64_t slot, int64_t output, int64_t& first, int64_t& last) const {
     int64_t part = 0;
     while (part + 1 < num_parts && output >= part_ends[part]) ++part;
-    first = part * rank / num_parts, last = (part + 1) * rank / num_parts;
+    first = part * rank_of(slot) / num_parts, last = (part + 1) * rank_of(slot) / num_parts;
   }
 };
 
@@ -95,19 +101,34 @@ inline void project(const bf16* x, int64_t in, const Adapters& adapters, const R
   for (int64_t row = run.row; row < run.row + run.rows; row += kTileRows)
     project_tile<kTileRows, kTileRanks>(x + row * in, adapters.a + (slot * rank + j) * in, in,
                                         adapters.t + row * rank + j, rank, run.row + run.rows - row,
-                                        rank - j);
+                                        adapters.rank_of(slot) - j);
+}
+
+// Projects this thread's share of all runs, chunk by chunk.
+inline void project_share(const bf16* x, int64_t in, const Adapters& adapters,
+                          const std::vector<Run>& runs) {
+  int64_t all = 0, first, last;
+  for (const Run& run : runs) all += adapters.num_chunks(adapters.slots[run.row]);
+  share(all, first, last);
+  int64_t begun = 0;
+  for (const Run& run : runs) {
+    const int64_t end = begun + adapters.num_chunks(adapters.slots[run.row]);
+    for (; first < end && first < last; ++first) project(x, in, adapters, run, first - begun);
+    begun = end;
+  }
 }
 
 // Adds t B^T of ROWS rows that share an adapter to their sums of 32 columns.
 template <int ROWS>
 INLINE_KERNEL void add_adapter(const Adapters& adapters, int64_t out, int64_t row, int64_t column,
                                Floats* low, Floats* high) {
-  int64_t j, last;
-  adapters.ranks_of(column, j, last);
-  const bf16* t = adapters.t + row * adapters.rank;
   const int64_t slot = adapters.slots[row], step = adapters.in_blocks ? kColumns : out;
-  const bf16* b = adapters.b + (adapters.in_blocks ? (slot * out + column) * (last - j)
-                                                   : (slot * adapters.rank + j) * out + column);
+  int64_t j, last;
+  adapters.ranks_of(slot, column, j, last);
+  const bf16* t = adapters.t + row * adapters.rank;
+  const bf16* b = adapters.b;
+  if (adapters.in_blocks) b += slot * out * (adapters.rank / adapters.num_parts) + column * (last - j);
+  else b += (slot * adapters.rank + j) * out + column;
   Words b_low, b_high;
   for (; j + 1 < last; j += 2, b += 2 * step) {
     interleave(load_words(b), load_words(b + step), b_low, b_high);

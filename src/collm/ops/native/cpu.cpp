@@ -1,6 +1,10 @@
-// Which paths this CPU can run; compiled for any x86-64.
+// What the library says of itself, and which paths this CPU can run; compiled for any x86-64.
 
 extern "C" {
+
+// Counts changes of what exported functions take: library.py has the same number, or else this library is
+// of other sources, and its functions would take one thing for another.
+int collm_interface() { return 2; }
 
 // 2: avx512, 1: avx2, 0: neither. A path includes those below it.
 int collm_cpu() {

@@ -10,12 +10,13 @@ extern "C" {
 // y = x W^T + bias, plus (x A^T) B^T for rows whose slot is not negative.
 //
 // x [rows, in]; w packed as linear.h says; bias [out] or null; y [rows, out]; slots [rows] or null for
-// no adapters; a [slots, rank, in]; b in blocks, as adapters.h says; part_ends [num_parts]: where parts of
-// the outputs end that have their own, even, share of the ranks. in, out and they are multiples of 32.
+// no adapters; a [slots, rank, in]; b in blocks, as adapters.h says; ranks [slots]: of what each slot holds,
+// for every part; part_ends [num_parts]: where parts of the outputs end that have their own, even, share of
+// the ranks. in, out and they are multiples of 32.
 void EXPORT(linear)(int format, const bf16* x, const uint8_t* w, const bf16* bias, bf16* y,
                     int64_t rows, int64_t in, int64_t out, const int32_t* slots, const bf16* a,
-                    const bf16* b, int64_t rank, const int64_t* part_ends, int64_t num_parts,
-                    int threads) {
+                    const bf16* b, const int32_t* ranks, int64_t rank, const int64_t* part_ends,
+                    int64_t num_parts, int threads) {
   constexpr int64_t kFew = 8;  // Rows that the calling thread rounds faster than several could meet.
   const Linear call{x, w, bias, y, rows, in, out, nullptr};
   static thread_local std::vector<float> numbers;
@@ -28,7 +29,7 @@ void EXPORT(linear)(int format, const bf16* x, const uint8_t* w, const bf16* bia
   if (rounds) grow(bytes, rows * in);
   if (slots) grow(projected, rows * rank), find_runs(slots, rows, runs);
   const Bytes rounded{bytes.data(), numbers.data(), numbers.data() + scales, groups};
-  const Adapters adapters{slots, a, b, rank, projected.data(), part_ends, num_parts, true};
+  const Adapters adapters{slots, a, b, rank, projected.data(), part_ends, num_parts, true, ranks};
   const std::vector<Run>& all_runs = runs;  // Those of the calling thread, in all threads.
   const bool rounds_apart = rounds && rows <= kFew;
   if (rounds_apart)
@@ -40,12 +41,7 @@ void EXPORT(linear)(int format, const bf16* x, const uint8_t* w, const bf16* bia
       share(rows, first, last);
       for (int64_t row = first; row < last; ++row) round_row((Format)format, call, rounded, row);
     }
-    if (slots) {
-      const int64_t chunks = adapters.num_chunks();
-      share((int64_t)all_runs.size() * chunks, first, last);
-      for (; first < last; ++first)
-        project(x, in, adapters, all_runs[first / chunks], first % chunks);
-    }
+    if (slots) project_share(x, in, adapters, all_runs);
     if (slots || (rounds && !rounds_apart)) {
 #pragma omp barrier
     }

@@ -16,6 +16,7 @@ struct Packed {
   const uint8_t* data;
   const bf16* bias;  // Or null.
   const bf16 *a, *b;  // B in blocks.
+  const int32_t* ranks;  // Of what each slot holds.
   int64_t num_parts, part_ends[3];  // Of linears fused into one, each with a part of the ranks.
 };
 
@@ -122,11 +123,7 @@ struct Product {
 
 // Projects rows on their adapters; threads share the work, and need it when their first tile is done.
 inline void project_runs(const Work& work, const bf16* x, int64_t in, Adapters& adapters) {
-  const std::vector<Run>& runs = work.shared.runs;
-  const int64_t chunks = adapters.num_chunks();
-  int64_t first, last;
-  share((int64_t)runs.size() * chunks, first, last);
-  for (; first < last; ++first) project(x, in, adapters, runs[first / chunks], first % chunks);
+  project_share(x, in, adapters, work.shared.runs);
   adapters.team = &work.team, adapters.arrival = work.team.arrive();
   if (work.is_private()) adapters.sums = work.shared.added.data();
 }
@@ -141,7 +138,7 @@ inline Product product(const Work& work, const Packed& w, const bf16* x, const b
   const Bytes rounded{room.bytes.data(), room.numbers.data(), room.numbers.data() + step.rows * groups,
                       groups};
   Adapters adapters{step.slots, w.a, w.b, w.rank, work.shared.projected.data(),
-                    w.part_ends, w.num_parts, true};
+                    w.part_ends, w.num_parts, true, w.ranks};
   int64_t first, last;
   if (format != kBf16) {
     work.prepared(first, last);

@@ -28,6 +28,7 @@ class LinearFields(ctypes.Structure):
         ("bias", _POINTER),
         ("bank_a", _POINTER),
         ("bank_b", _POINTER),
+        ("ranks", _POINTER),
         ("num_parts", _INT),
         ("part_ends", _INT * 3),
     )
@@ -96,11 +97,12 @@ def linear_fields(
     bias: Tensor | None,
     bank_a: Tensor,
     bank_b: Tensor,
+    ranks: Tensor,
     part_sizes: Sequence[int],
 ) -> LinearFields:
     """Return the fields of a linear; shapes as those of ``linears.linear``."""
     ends = part_ends(part_sizes, weight.out_features)
-    factors = bank_addresses(weight, bank_a, bank_b, len(ends))
+    factors = bank_addresses(weight, bank_a, bank_b, ranks, len(ends))
     return LinearFields(
         weight.format,
         weight.in_features,

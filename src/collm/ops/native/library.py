@@ -24,12 +24,15 @@ KernelPath = Literal["avx512", "avx2", "torch"]
 COLUMNS = 32
 """Output columns of a packed block; features must be multiples of it."""
 
+_INTERFACE = 2
+"""That of ``cpu.cpp``; both change with what a function or a structure takes."""
+
 _POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 
 _ARGUMENTS: Mapping[str, list[Any]] = {
     "linear": [
         *[_INT, *[_POINTER] * 4, *[_SIZE] * 3],
-        *[*[_POINTER] * 3, _SIZE, _POINTER, _SIZE, _INT],
+        *[*[_POINTER] * 4, _SIZE, _POINTER, _SIZE, _INT],
     ],
     "input_grad": [_INT, *[_POINTER] * 3, *[_SIZE] * 3, _INT],
     "adapted": [
@@ -191,14 +194,15 @@ def _library() -> ctypes.CDLL | None:
             library = ctypes.CDLL(str(file))
         except OSError:
             continue
-        if all(hasattr(library, name) for name in _names()):
+        is_whole = all(hasattr(library, name) for name in _names())
+        if is_whole and library.collm_interface() == _INTERFACE:
             return library
     return None
 
 
 def _names() -> Iterator[str]:
     """Yield the names of all that is bound; a library that was built from these sources has it."""
-    yield "collm_cpu"
+    yield from ("collm_cpu", "collm_interface")
     for chosen in ("avx512", "avx2"):
         yield from (f"collm_{chosen}_{name}" for name in _ARGUMENTS)
 

@@ -92,6 +92,7 @@ def linear(
     slots: Tensor | None = None,
     bank_a: Tensor | None = None,
     bank_b: Tensor | None = None,
+    ranks: Tensor | None = None,
     part_sizes: Sequence[int] = (),
 ) -> Tensor:
     """Return ``x Wᵀ + b``, plus each row's adapter output.
@@ -106,6 +107,8 @@ def linear(
         slots: Adapter slot of each row [num_tokens], int32, -1 for none; ``None``: no adapters.
         bank_a: A of all slots [num_slots, rank, in_features], bfloat16.
         bank_b: Bᵀ of all slots in blocks, as ``block_factors`` returns one, bfloat16.
+        ranks: Of what each slot holds, for every part [num_slots], int32; it lies at the beginning
+            of its slot, as if that had room for no more.
         part_sizes: Outputs of the parts that are fused, each with its own share of the ranks.
     """
     x = x.contiguous()
@@ -121,7 +124,7 @@ def linear(
         weight.in_features,
         weight.out_features,
         address(slots, torch.int32, len(x)),
-        *bank_addresses(weight, bank_a, bank_b, len(ends)),
+        *bank_addresses(weight, bank_a, bank_b, ranks, len(ends)),
         0 if bank_a is None else bank_a.shape[1],
         ends,
         len(ends),
@@ -137,20 +140,25 @@ def block_factors(b: Tensor) -> Tensor:
 
 
 def bank_addresses(
-    weight: Packed, bank_a: Tensor | None, bank_b: Tensor | None, num_parts: int
-) -> tuple[int | None, int | None]:
-    """Return where the factors of all slots are, as ``linear`` takes them; null pointers for none.
+    weight: Packed,
+    bank_a: Tensor | None,
+    bank_b: Tensor | None,
+    ranks: Tensor | None,
+    num_parts: int,
+) -> tuple[int | None, int | None, int | None]:
+    """Return where all slots' factors and ranks are, as ``linear`` takes them; null if none.
 
     Raises:
         ValueError: They do not fit the weight, or one another.
     """
-    if bank_a is None or bank_b is None:
-        return None, None
+    if bank_a is None or bank_b is None or ranks is None:
+        return None, None, None
     num_slots, rank = bank_a.shape[:2]
     blocks = (weight.out_features // COLUMNS, rank // num_parts, COLUMNS)
     return (
         address(bank_a, torch.bfloat16, num_slots, rank, weight.in_features),
         address(bank_b, torch.bfloat16, num_slots, *blocks),
+        address(ranks, torch.int32, num_slots),
     )
 
 

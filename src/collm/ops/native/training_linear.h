@@ -140,7 +140,7 @@ void EXPORT(adapted)(int format, const bf16* x, const uint8_t* w, const bf16* bi
     if (rounds)
       for (int64_t row = first; row < last; ++row) round_row((Format)format, call, rounded, row);
     for (int64_t row = first; row < last; row += kRunRows)
-      for (int64_t chunk = 0; chunk < adapters.num_chunks(); ++chunk)
+      for (int64_t chunk = 0; chunk < adapters.num_chunks(0); ++chunk)
         project(x, in, adapters, {row, last - row < kRunRows ? last - row : kRunRows}, chunk);
 #pragma omp barrier
     share(out / kColumns, first, last);
