@@ -11,6 +11,7 @@ Run as: python benchmarks/bars.py --peers PYTHON (``make bench-engine`` does)
 import argparse
 import tempfile
 import time
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from bars_table import Bars
 from collm.model.checkpoint import Checkpoint
 from collm.model.decoder import Decoder
 from collm.model.weights import load_weights
-from engine import NUM_ADAPTERS, adapter_names, make_adapters, random_prompts
+from engine import adapter_names, make_adapters, random_prompts
 from engine_sides import BASE, CollmSide, TransformersSide
 from limits import measure_limits
 from operations import Operations
@@ -35,6 +36,8 @@ from training_sides import RANK, PeftSide
 from training_sides import CollmSide as CollmTrainer
 
 _CONCURRENT = (1, 8, 32)
+_ADAPTERS = {1: ((1, 16),), 8: ((1, 16), (4, 16), (4, 8)), 32: ((1, 16), (4, 16))}
+"""By number of sequences: how many adapters, of which rank."""
 _PREFILLS = ((1, 200), (8, 200), (1, 1024))
 _TRAINING = (4, 256)
 _QUANTIZED = ("int8", "int4")
@@ -133,18 +136,23 @@ def _prefill(run: _Run, sides: Mapping[str, Any], n: int, length: int) -> None:
 
 
 def _adapters(run: _Run) -> None:
-    """Four adapters in a batch of eight beside none."""
+    """One adapter and four beside none."""
+    ranks = {rank for kinds in _ADAPTERS.values() for _, rank in kinds}
     with tempfile.TemporaryDirectory() as scratch:
-        engine = CollmSide(run.folder, run.dtype, make_adapters(run.folder, Path(scratch)))
+        folders = [make_adapters(run.folder, Path(scratch), rank) for rank in ranks]
+        engine = CollmSide(run.folder, run.dtype, dict(ChainMap(*folders)))
 
     def measure(models: list[str], turn: int) -> float:
-        return engine.decode(run.prompts(8, run.arguments.context, turn), models, run.arguments.new)
+        prompts = run.prompts(len(models), run.arguments.context, turn)
+        return engine.decode(prompts, models, run.arguments.new)
 
-    sides = {"none": [BASE] * 8, "four": adapter_names(8, NUM_ADAPTERS)}
-    rates = run.rates(
-        "adapters", {name: partial(measure, models) for name, models in sides.items()}
-    )
-    run.bars.add_adapters(rates)
+    for n, kinds in _ADAPTERS.items():
+        names = {(count, rank): f"{count} of rank {rank}" for count, rank in kinds}
+        sides = {names[kind]: partial(measure, adapter_names(n, *kind)) for kind in kinds}
+        rates = run.rates(
+            f"adapters, {n} sequences", {"none": partial(measure, [BASE] * n)} | sides
+        )
+        run.bars.add_adapters(n, rates["none"], {kind: rates[name] for kind, name in names.items()})
 
 
 def _training(run: _Run) -> None:

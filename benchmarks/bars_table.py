@@ -12,6 +12,7 @@ _LEAST_PREFILL_OF_LIMIT = 0.7
 _LEAST_TRAINING_OF_LIMIT = 0.6
 _LEAST_TRAINING_OF_PEFT = 2.0
 _MOST_OF_NO_ADAPTERS = 1.15
+_ADAPTERS_OF_BAR = (8, 4)
 
 
 class Rate(Protocol):
@@ -73,17 +74,18 @@ class Bars:
         for peer in ("peft", "peft bfloat16"):
             self._compare(f"{name}, tokens/s", rates, peer, _LEAST_TRAINING_OF_PEFT)
 
-    def add_adapters(self, rates: Mapping[str, Rate]) -> None:
-        """Hold a step with four adapters against one with none."""
-        four_s, none_s = (8 / rates[name].median for name in ("four", "none"))
-        sides = f"{four_s * 1e3:.1f} ms", f"{none_s * 1e3:.1f} ms"
-        self._add(
-            "decode step, 8 sequences, 4 adapters",
-            "no adapters",
-            sides,
-            four_s / none_s,
-            most=_MOST_OF_NO_ADAPTERS,
-        )
+    def add_adapters(self, n: int, none: Rate, rates: Mapping[tuple[int, int], Rate]) -> None:
+        """Hold steps of ``n`` sequences, by number and rank of adapters, against one with none."""
+        none_s = n / none.median
+        for (count, rank), rate in rates.items():
+            step_s = n / rate.median
+            self._add(
+                f"decode step, {n} sequences, adapters: {count} of rank {rank}",
+                "no adapters",
+                (f"{step_s * 1e3:.1f} ms", f"{none_s * 1e3:.1f} ms"),
+                step_s / none_s,
+                most=_MOST_OF_NO_ADAPTERS if (n, count) == _ADAPTERS_OF_BAR else None,
+            )
 
     def _compare(
         self,

@@ -28,7 +28,7 @@ from collm.model.checkpoint import Checkpoint
 from collm.model.tokenizer import Tokenizer
 from engine_sides import BASE, CollmSide, Side, TransformersSide
 
-_RANK = 16
+RANK = 16
 NUM_ADAPTERS = 4
 _NEAR_TIE = 0.05
 """Logits so close may swap places in float32, where sums are taken in another order."""
@@ -55,16 +55,16 @@ def main() -> None:
     report.finish()
 
 
-def make_adapters(folder: Path, scratch: Path) -> dict[str, Path]:
+def make_adapters(folder: Path, scratch: Path, rank: int = RANK) -> dict[str, Path]:
     """Save adapters of random factors that change answers a little."""
-    layout = lora_layout(Checkpoint(folder).spec, _RANK)
+    layout = lora_layout(Checkpoint(folder).spec, rank)
     paths = {}
-    for seed in range(NUM_ADAPTERS):
+    for seed, name in enumerate(adapter_names(NUM_ADAPTERS, NUM_ADAPTERS, rank)):
         flat = initial_state(layout, seed).flat.clone()
         generator = torch.Generator().manual_seed(seed)
         for factors in layout.views(flat):
             factors.b.normal_(0.0, 0.05, generator=generator)
-        path = scratch / f"a{seed}"
+        path = scratch / name
         path.mkdir()
         save_peft(AdapterState(layout, flat), path, BASE)
         paths[path.name] = path
@@ -81,7 +81,7 @@ def _check_answers(report: Report, folder: Path, adapters: dict[str, Path]) -> N
     adapted = TransformersSide(folder, torch.float32, adapters)
     for question in _QUESTIONS:
         prompt = tokenizer.encode_chat([{"role": "user", "content": question}])
-        for model, theirs in ((BASE, base), ("a0", adapted)):
+        for model, theirs in ((BASE, base), (*adapter_names(1, 1), adapted)):
             answer = ours.generate(prompt, model, num_new)
             expected = theirs.generate(prompt, model, num_new)
             num_same = _num_same(answer, expected)
@@ -127,9 +127,9 @@ def _measure(report: Report, folder: Path, adapters: dict[str, Path]) -> None:
     report.table("Prefill tokens/s; peer: transformers", _prefill(report, ours, base, vocab_size))
 
 
-def adapter_names(n: int, num_adapters: int) -> list[str]:
+def adapter_names(n: int, num_adapters: int, rank: int = RANK) -> list[str]:
     """Return what each of ``n`` prompts uses, adapters in turn."""
-    return [f"a{i % num_adapters}" if num_adapters else BASE for i in range(n)]
+    return [f"rank{rank}-{i % num_adapters}" if num_adapters else BASE for i in range(n)]
 
 
 def _decode_sides(

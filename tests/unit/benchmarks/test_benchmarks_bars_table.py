@@ -37,5 +37,9 @@ def test_a_ratio_that_nothing_is_wanted_of_is_neither_met_nor_missed():
 
 def test_adapters_may_cost_little():
     bars = Bars()
-    bars.add_adapters({"none": FAST, "four": SLOW})
-    assert (bars.rows[0]["ratio"], bars.rows[0]["met"]) == ("4.00", "NO")
+    bars.add_adapters(8, FAST, {(4, 16): SLOW, (4, 8): FAST, (1, 16): SLOW})
+    bars.add_adapters(32, FAST, {(4, 16): SLOW})
+    assert [(row["ratio"], row["met"]) for row in bars.rows] == [
+        *[("4.00", "NO"), ("1.00", "yes")],
+        *[("4.00", ""), ("4.00", "")],
+    ]
