@@ -74,4 +74,12 @@ def _carry_out(task: _Task) -> None:
         task.write()
     except Exception as error:
         # A full disk must not end serving; what failed is not acknowledged.
+        _tell(task, error)
+
+
+def _tell(task: _Task, error: Exception) -> None:
+    try:
         task.failed(error)
+    except Exception:
+        # Without this thread nothing would be written any more, and nobody told.
+        _log.exception("nobody could be told that a write failed: %s", error)

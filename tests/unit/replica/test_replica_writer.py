@@ -31,6 +31,21 @@ def test_write_that_fails_is_told_and_the_next_one_is_done():
     assert done == [1]
 
 
+def test_whoever_cannot_be_told_of_a_failure_does_not_stop_the_writing(caplog):
+    caplog.set_level(logging.CRITICAL)
+    done = []
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    writer = Writer(lambda: None, 1_000.0)
+    writer.start()
+    writer.put(fail, fail)
+    writer.put(lambda: done.append(1), fail)
+    writer.close()
+    assert done == [1]
+
+
 def test_upkeep_comes_again_and_again_also_after_a_failure(caplog):
     caplog.set_level(logging.CRITICAL)
     swept, enough = [], threading.Event()
