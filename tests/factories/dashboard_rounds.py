@@ -36,5 +36,8 @@ class Rounds:
     def refusals(self, adapter, limit):
         return ()
 
+    async def promote(self, version):
+        raise AssertionError("not asked for here")
+
     async def roll_back(self, adapter):
         raise AssertionError("not asked for here")

@@ -37,7 +37,7 @@ from collm.server.front.run import serve_front
 from collm.server.run import bind
 from collm.server.service import Membership
 from collm.store.decisions import Decision
-from collm.types import BASE
+from collm.types import BASE, VersionId
 from factories.checkpoints import tiny_checkpoint
 from factories.replicas import SAMPLES, learning, publish_on_disk, settings, training
 from factories.server_thread import running_server
@@ -56,6 +56,9 @@ class OneRound:
 
     def refusals(self, adapter: str, limit: int | None) -> Sequence[Decision]:
         return ()
+
+    async def promote(self, version: VersionId) -> Spread:
+        return Spread(version=version, reached=(REPLICA,), missed={})
 
     async def roll_back(self, adapter: str) -> Spread:
         return Spread(version=BASE, reached=(REPLICA,), missed={})

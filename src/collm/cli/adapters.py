@@ -79,6 +79,7 @@ def promote(version: Version, url: Url = DEFAULT_URL, as_json: AsJson = False) -
     with connect(url) as client, waiting(f"promoting {version}"):
         found = client.post("/adapters/promote", {"version": version})
     say(found, f"{found['version']} is active", as_json=as_json)
+    _say_who_was_missed(found)
 
 
 @app.command(epilog="Example: `collm adapters rollback support`.")
@@ -89,8 +90,7 @@ def rollback(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
     # Other versions are named after the adapter already.
     prefix = f"{name}: " if found["version"] == BASE else ""
     say(found, f"{prefix}{found['version']} is active", as_json=as_json)
-    for replica, reason in (found.get("missed") or {}).items():
-        typer.echo(f"{replica} was not reached, and follows when it is back: {reason}", err=True)
+    _say_who_was_missed(found)
 
 
 @app.command(epilog="Example: `collm adapters pin support@3`.")
@@ -140,3 +140,8 @@ def import_(
         fields = {"name": name, "promote": "true" if promote else "false"}
         found = client.upload("/adapters/import", fields, files)
     say(found, found["version"], as_json=as_json)
+
+
+def _say_who_was_missed(found: dict[str, Any]) -> None:
+    for replica, reason in (found.get("missed") or {}).items():
+        typer.echo(f"{replica} was not reached, and follows when it is back: {reason}", err=True)

@@ -120,6 +120,20 @@ class Coordinator:
         """
         return await self._taking_back.roll_back(adapter)
 
+    async def promote(self, version: VersionId) -> Spread:
+        """Make a federated version the active one, on all replicas, because somebody asks.
+
+        A round that is under way, trained from another one, will not be promoted.
+
+        Raises:
+            UnknownAdapterError: The front has no such version.
+        """
+        target, decisions = self._spreader.target(version), self._folder.decisions
+        async with self._is_promoting.setdefault(target.adapter, asyncio.Lock()):
+            # On record before it is served: who comes back catches up by the record.
+            await asyncio.to_thread(decisions.promote, version, "asked for", {})
+            return await self._spreader.spread(target, "asked for", {})
+
     def caught_up(self, adapter: str) -> Collection[str] | None:
         """Return the replicas that serve an adapter as they should; ``None`` if nobody must."""
         return self._catch_up.caught_up(adapter)

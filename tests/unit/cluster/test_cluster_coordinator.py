@@ -11,7 +11,7 @@ from collm.errors import StateError, UnknownAdapterError
 from collm.federated.rounds import RoundStatus
 from collm.store.decisions import DecisionKind
 from collm.store.front_folder import FrontFolder
-from collm.types import BASE
+from collm.types import BASE, VersionId
 from factories.fake_members import DIGEST, FakeCluster, FakeMember
 from factories.rounds import ADAPTER, Rounds, coordinator
 
@@ -208,6 +208,25 @@ def test_rollback_reaches_all_replicas_and_is_on_record(
     assert (spread.reached, spread.is_partial) == (("a", "b"), False)
     assert folder.decisions.active() == {ADAPTER: "ours@1"}
     assert {member.active[ADAPTER] for member in cluster.members.values()} == {"ours@1"}
+
+
+def test_version_that_somebody_asks_for_reaches_all_replicas_and_those_that_come_back(
+    folder: FrontFolder, cluster: FakeCluster
+) -> None:
+    rounds = Rounds(cluster, folder)
+    for _ in range(3):
+        rounds.run()
+    b = cluster.members["b"]
+    b.is_live = False
+    spread = asyncio.run(coordinator(cluster, folder, TIMING).promote(VersionId("ours@1")))
+    assert (spread.version, spread.reached) == ("ours@1", ("a",))
+    b.is_live = True
+    run_until(coordinator(cluster, folder, TIMING), lambda: b.active[ADAPTER] == "ours@1")
+    spread = asyncio.run(coordinator(cluster, folder, TIMING).roll_back(ADAPTER))
+    assert spread.version == "ours@3", "it is what was served before"
+    assert {member.active[ADAPTER] for member in cluster.members.values()} == {"ours@3"}
+    with pytest.raises(UnknownAdapterError):
+        asyncio.run(coordinator(cluster, folder, TIMING).promote(VersionId("ours@9")))
 
 
 def test_first_version_is_taken_back_everywhere_and_rounds_begin_anew_from_the_base(

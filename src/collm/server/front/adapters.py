@@ -1,5 +1,6 @@
 """Adapters through the front: lists over all replicas, and changes that each of them makes."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from collm.cluster.spreading import Spread
+from collm.errors import UnknownAdapterError
 from collm.server.adapter_schemas import HistoryQuery
 from collm.server.admin_key import ADMIN
 from collm.server.errors import ErrorReply
@@ -18,6 +21,7 @@ from collm.server.front.listings import MISSING_HEADER
 from collm.server.front.placement import REPLICA, check_replica, split_query
 from collm.server.multipart import FORM_OVERHEAD_BYTES
 from collm.server.parsing import parse_query, read_body
+from collm.types import VersionId
 
 router = APIRouter()
 
@@ -88,12 +92,23 @@ async def roll_back(http: Request) -> Response:
     rounds = front.backends.rounds
     if named is not None or not isinstance(adapter, str) or adapter not in rounds.status():
         return await _change(http, body, some_suffice=True)
-    spread = await rounds.roll_back(adapter)
-    answer = {"adapter": adapter, "version": spread.version, "is_active": True}
-    return JSONResponse({**answer, "replicas": spread.reached, "missed": dict(spread.missed)})
+    return _spread(adapter, await rounds.roll_back(adapter))
 
 
 @router.post("/adapters/promote", dependencies=ADMIN)
+async def promote(http: Request) -> Response:
+    """Serve a version wherever it is; one that was learned together everywhere, and so it stays."""
+    front = front_of(http)
+    body = await read_body(http, front.config.max_body_bytes)
+    named, _ = split_query(http)
+    version = fields_of(body).get("version")
+    if named is None and isinstance(version, str):
+        with contextlib.suppress(UnknownAdapterError):  # replicas have versions of their own
+            spread = await front.backends.rounds.promote(VersionId(version))
+            return _spread(version.partition("@")[0], spread)
+    return await _change(http, body, some_suffice=True)
+
+
 @router.post("/adapters/pin", dependencies=ADMIN)
 @router.post("/adapters/unpin", dependencies=ADMIN)
 async def change_version(http: Request) -> Response:
@@ -108,6 +123,12 @@ async def change_names(http: Request) -> Response:
     """Serve a name, or cease to, on every replica, or on the one that ``replica`` names."""
     body = await read_body(http, front_of(http).config.max_body_bytes)
     return await _change(http, body, some_suffice=False)
+
+
+def _spread(adapter: str, spread: Spread) -> Response:
+    """Return how far a change of what is learned together got."""
+    answer = {"adapter": adapter, "version": spread.version, "is_active": True}
+    return JSONResponse({**answer, "replicas": spread.reached, "missed": dict(spread.missed)})
 
 
 async def _change(http: Request, body: bytes, *, some_suffice: bool) -> Response:

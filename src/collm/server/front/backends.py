@@ -14,6 +14,7 @@ from collm.errors import UnknownAdapterError
 from collm.metrics.front import FrontMetrics
 from collm.metrics.traces import NoTraces, Traces
 from collm.store.decisions import Decision
+from collm.types import VersionId
 
 
 class Rounds(Protocol):
@@ -28,6 +29,10 @@ class Rounds(Protocol):
 
     def refusals(self, adapter: str, limit: int | None) -> Sequence[Decision]:
         """Return the decisions against candidates of an adapter's rounds, oldest first."""
+        ...
+
+    async def promote(self, version: VersionId) -> Spread:
+        """Make a federated version the active one everywhere; raises ``UnknownAdapterError``."""
         ...
 
     async def roll_back(self, adapter: str) -> Spread:
@@ -45,6 +50,10 @@ class NoRounds:
     def refusals(self, adapter: str, limit: int | None) -> Sequence[Decision]:
         """Return no decision."""
         return ()
+
+    async def promote(self, version: VersionId) -> Spread:
+        """Raise ``UnknownAdapterError``."""
+        raise UnknownAdapterError(f"version {version!r} was not learned together")
 
     async def roll_back(self, adapter: str) -> Spread:
         """Raise ``UnknownAdapterError``."""

@@ -7,7 +7,7 @@ import pytest
 
 from collm.cluster.endpoints import Endpoint
 from collm.cluster.spreading import Spread
-from collm.errors import RequestError
+from collm.errors import RequestError, UnknownAdapterError
 from collm.store.decisions import Decision, DecisionKind
 from factories.fake_backends import fake_backends
 from factories.fake_desks import OLD_VERSION, FakeAdapterDesk
@@ -37,6 +37,11 @@ class FakeRounds:
 
     def refusals(self, adapter, limit):
         return (REFUSAL,)
+
+    async def promote(self, version):
+        if not version.startswith("shared@"):
+            raise UnknownAdapterError("it was not learned together")
+        return Spread(version, ("r0",), {"r1": "too slow"})
 
     async def roll_back(self, adapter):
         return Spread(self.before, ("r0",), {"r1": "too slow"})
@@ -204,5 +209,22 @@ def test_rolling_back_what_is_learned_together_is_the_coordinators_task(two_desk
                 "replicas": ["r0"],
                 "missed": {"r1": "too slow"},
             }
+
+    asyncio.run(main())
+
+
+def test_promoting_what_was_learned_together_is_the_coordinators_task(two_desks):
+    async def main():
+        async with two_desks(rounds=FakeRounds()) as (front, one, two):
+            reply = await front.http.post("/adapters/promote", json={"version": "shared@1"})
+            assert reply.json() == {
+                "adapter": "shared",
+                "version": "shared@1",
+                "is_active": True,
+                "replicas": ["r0"],
+                "missed": {"r1": "too slow"},
+            }
+            reply = await front.http.post("/adapters/promote", json={"version": OLD_VERSION})
+            assert reply.json()["replicas"] == ["r0", "r1"]
 
     asyncio.run(main())
