@@ -94,8 +94,11 @@ class Registry:
         return {name: name in self._watched and self._watched[name].is_live for name in names}
 
     def lost(self, model: str) -> str | None:
-        """Return who served a name that nobody serves now, and is away; ``None`` if nobody did."""
-        if not self._lost_names or self._table.pool(model) is not None:
+        """Return who served a name that no live replica serves; ``None`` if nobody who is away did.
+
+        Where no replica is live, none is missed in particular.
+        """
+        if not self._lost_names or not len(self._table) or self._table.pool(model) is not None:
             return None
         return next((one for one, names in self._lost_names.items() if model in names), None)
 

@@ -97,6 +97,7 @@ def test_without_a_live_replica_the_answer_is_503():
         await front.lose("r0")
         reply = await post(front)
         assert (reply.status_code, reply.json()["error"]["code"]) == (503, "unavailable")
+        assert "No replica can answer now" in reply.json()["error"]["message"]
 
     run({"r0": answer}, check)
 
