@@ -36,13 +36,16 @@ struct Adapters {
   int64_t arrival = 0;
   // Room for t B^T where it is computed ahead of the product [rows, out], or null.
   float* sums = nullptr;
+  // What slots have room for, each part; of a call without adapters there are no parts.
+  int64_t part_rank = num_parts ? rank / num_parts : 0;
 
   void await() const {
     if (team) team->await(arrival);
   }
 
-  // Of a slot's adapter, all parts together.
-  int64_t rank_of(int64_t slot) const { return ranks ? ranks[slot] * num_parts : rank; }
+  // Of a slot's adapter: of every part, and of all together.
+  int64_t part_rank_of(int64_t slot) const { return ranks ? ranks[slot] : part_rank; }
+  int64_t rank_of(int64_t slot) const { return part_rank_of(slot) * num_parts; }
 
   int64_t num_chunks(int64_t slot) const { return (rank_of(slot) + kTileRanks - 1) / kTileRanks; }
 
@@ -50,7 +53,7 @@ struct Adapters {
   void ranks_of(int64_t slot, int64_t output, int64_t& first, int64_t& last) const {
     int64_t part = 0;
     while (part + 1 < num_parts && output >= part_ends[part]) ++part;
-    first = part * rank_of(slot) / num_parts, last = (part + 1) * rank_of(slot) / num_parts;
+    first = part * part_rank_of(slot), last = first + part_rank_of(slot);
   }
 };
 
@@ -66,6 +69,7 @@ inline void find_runs(const int32_t* slots, int64_t rows, std::vector<Run>& runs
 }
 
 // to[r, j] = x[r] . a[j], rounded, of ROWS rows and RANKS ranks; `rank` from a row of `to` to the next.
+// Asks for as many ranks of A that come next: with few rows it is memory that this waits for.
 template <int ROWS, int RANKS>
 KERNEL void project_tile(const bf16* x, const bf16* a, int64_t in, bf16* to, int64_t rank, int64_t rows,
                          int64_t ranks) {
@@ -85,6 +89,7 @@ KERNEL void project_tile(const bf16* x, const bf16* a, int64_t in, bf16* to, int
     UNROLL
     for (int j = 0; j < RANKS; ++j) {
       const Words factors = load_words(a + j * in + k);
+      ask_later(a + (j + RANKS) * in + k);
       UNROLL
       for (int r = 0; r < ROWS; ++r) sums[r][j] = dot2(sums[r][j], inputs[r], factors);
     }
@@ -127,7 +132,7 @@ INLINE_KERNEL void add_adapter(const Adapters& adapters, int64_t out, int64_t ro
   adapters.ranks_of(slot, column, j, last);
   const bf16* t = adapters.t + row * adapters.rank;
   const bf16* b = adapters.b;
-  if (adapters.in_blocks) b += slot * out * (adapters.rank / adapters.num_parts) + column * (last - j);
+  if (adapters.in_blocks) b += slot * out * adapters.part_rank + column * (last - j);
   else b += (slot * adapters.rank + j) * out + column;
   Words b_low, b_high;
   for (; j + 1 < last; j += 2, b += 2 * step) {

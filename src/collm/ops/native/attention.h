@@ -50,9 +50,6 @@ struct Chunk {
   }
 };
 
-// Asks for a line that is needed after those of now: past the first cache, which those of now fill.
-inline void ask_later(const void* at) { __builtin_prefetch(at, 0, 2); }
-
 // Lines of two places, asked for step by step.
 struct Later {
   const uint8_t *one, *other;
