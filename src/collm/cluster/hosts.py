@@ -175,8 +175,21 @@ class LocalProcess:
 
 
 async def _next_line(reader: asyncio.StreamReader) -> bytes:
-    """Return the next line with its end; nothing at the end of the output."""
+    """Return the next line with its end; nothing at the end of the output.
+
+    A line longer than the reader holds is no ready line, and is dropped, whatever pieces it comes
+    in.
+    """
+    is_rest = False
     while True:
-        # A line longer than the reader holds is no ready line, and is dropped.
-        with contextlib.suppress(ValueError):
-            return await reader.readline()
+        try:
+            line = await reader.readuntil()
+        except asyncio.IncompleteReadError as end:
+            return b"" if is_rest else end.partial
+        except asyncio.LimitOverrunError as error:
+            await reader.readexactly(error.consumed)
+            is_rest = True
+        else:
+            if not is_rest:
+                return line
+            is_rest = False

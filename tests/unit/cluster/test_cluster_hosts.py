@@ -9,10 +9,13 @@ from collm.errors import CollmError
 from factories.waiting import WAIT_S
 
 LISTEN = """
-import signal, sys
+import fcntl, os, signal, sys, termios
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 print("starting", flush=True)
-print("x" * 100_000, flush=True)
+print("x" * 100_000, end="", flush=True)
+while any(fcntl.ioctl(1, termios.FIONREAD, bytes(4))):  # until all of it is taken in
+    os.sched_yield()
+print("x", flush=True)
 print("collm is ready at http://127.0.0.1:4001", flush=True)
 sys.stdin.read()
 sys.exit(5)
