@@ -7,6 +7,8 @@ from collm.types import ReplicaSnapshot, VersionId
 
 _UNKNOWN = 1.0
 """Where nobody measured anything."""
+_LEAST_QUALITY = 1e-3
+"""That of a loss of a thousand nats per token."""
 _LEAST_NOISE = 1e-3
 
 
@@ -14,8 +16,10 @@ class Qualities:
     """Q by replica and adapter.
 
     One version is as good wherever it is served, so what replicas measured of it is pooled, each by
-    how sure it is: otherwise traffic would follow noise. What nobody measured counts as the mean of
-    the adapter's other versions, or of all adapters.
+    its samples: otherwise traffic would follow noise. Means are taken of 1 / Q, which is a loss: a
+    mean of Q by 1 / noise² would go by whoever found it worst, as the noise of a quality is a share
+    of it. What nobody measured counts as the mean of the adapter's other versions, or of all
+    adapters.
 
     Args:
         live: Snapshots by replica.
@@ -25,12 +29,14 @@ class Qualities:
         self._live = live
         sums: dict[tuple[str, VersionId | None], tuple[float, float]] = {}
         for snapshot in live.values():
-            for adapter, value in snapshot.quality.items():
+            for adapter, stated in snapshot.quality.items():
                 key = adapter, snapshot.active.get(adapter)
+                value = max(stated, _LEAST_QUALITY)
                 noise = max(snapshot.quality_noise.get(adapter, 0.0), _LEAST_NOISE)
-                weight, weighted = sums.get(key, (0.0, 0.0))
-                sums[key] = weight + noise**-2, weighted + value * noise**-2
-        self._by_version = {key: weighted / weight for key, (weight, weighted) in sums.items()}
+                num_samples = (value / noise) ** 2
+                total, losses = sums.get(key, (0.0, 0.0))
+                sums[key] = total + num_samples, losses + num_samples / value
+        self._by_version = {key: total / losses for key, (total, losses) in sums.items()}
         by_adapter: dict[str, list[float]] = {}
         for (adapter, _), value in self._by_version.items():
             by_adapter.setdefault(adapter, []).append(value)
