@@ -35,7 +35,7 @@ for a little more load, and an objective that would be missed is not theirs to d
 _SHARE_WEIGHT = 0.05
 """Of what is at stake, what a replica that is far above its share of the traffic must be better by:
 it outweighs ties and a conversation's home, and not an objective that would be missed."""
-_LOST = 4.0
+_LOST = 2.0
 """A replica is given up when all are late and a request would wait for others there for so many
 times the TTFT objective: shorter bursts are shared, and soon over."""
 

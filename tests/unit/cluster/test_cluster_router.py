@@ -58,6 +58,13 @@ def test_a_burst_between_two_snapshots_spreads() -> None:
     assert max(counts.values()) <= 10
 
 
+def test_of_a_burst_that_is_too_much_for_all_the_rest_goes_to_one() -> None:
+    table = ReplicaTable([make_snapshot(f"r{i}") for i in range(8)])
+    *others, most = sorted(Counter(send_all(128, make_request(), table)).values())
+    assert max(others) <= 10  # as of half as many; none of more would be in time
+    assert most >= 50
+
+
 def test_a_hot_adapter_spreads_over_a_large_cluster() -> None:
     table = ReplicaTable(
         [make_snapshot(f"r{i}", quality={ADAPTER: 1.0 + (i == 7) / 50}) for i in range(100)]
