@@ -260,6 +260,8 @@ def report(real: Figures, found: Figures, folder: Path) -> None:
 
 
 def _share(found: float, real: float) -> float:
+    if found == real:
+        return 0.0
     return abs(found / real - 1.0) if real else math.inf
 
 
