@@ -25,6 +25,10 @@ class _Loader(yaml.SafeLoader):
         """Read a mapping; raises when a key comes twice, which would drop the first in silence."""
         seen = set()
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key must be a plain text", key_node.start_mark
+                )
             key = key_node.value
             if key in seen:
                 raise yaml.constructor.ConstructorError(
@@ -135,7 +139,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _parse(text: str, where: str) -> Any:
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as a month of 13
         reason = " ".join(str(error).split())
         raise ConfigError(f"{where} is not valid YAML: {reason}") from error
 
@@ -169,6 +173,6 @@ def _descend(here: Any, step: str, path: str) -> Any:
 
 
 def _index(entries: list[Any], step: str, path: str) -> int:
-    if not step.isdigit() or int(step) >= len(entries):
+    if not step.isdecimal() or int(step) >= len(entries):
         raise ConfigError(f"{path}: {step} must be the number of an entry, below {len(entries)}")
     return int(step)

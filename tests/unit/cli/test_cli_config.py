@@ -83,6 +83,9 @@ def test_wrong_override_names_the_full_path_and_what_is_allowed(override, words)
     [
         ("server: {port: 1, port: 2}", "'port' comes twice"),
         ("server: [", "not valid YAML"),
+        ("server: {[1]: 2}", "not valid YAML: a key must be a plain text"),
+        ("server: 2024-13-45", "not valid YAML: month must be in 1..12"),
+        ("server: " + "[" * 3000, "not valid YAML"),
         ("- a", "must hold a mapping"),
         ("a: {b", "not valid YAML"),
     ],
