@@ -57,7 +57,7 @@ def read_endpoints(path: Path) -> tuple[Endpoint, ...]:
         raise DataError(f"{path} cannot be read: {error}") from error
     try:
         return tuple(_endpoint(row) for row in json.loads(text)["replicas"])
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DataError(
             f"{path} is no list of replicas: {type(error).__name__}: {error}"
         ) from error

@@ -13,6 +13,7 @@ from collm.errors import ConfigError, DataError
 from collm.pacing.quanta import QuantumKind
 from collm.sim.curve import Curve
 from collm.types import StepCoefficients
+from collm.workload.own_files import blaming
 
 _EVEN = (1.0,)
 """Residual quantiles of a device that always takes the predicted time."""
@@ -158,7 +159,7 @@ def load_profile(name_or_path: str) -> Profile:
     """Return a profile that comes with the package, by name, or one from a JSON file.
 
     Raises:
-        DataError: There is none, or it is malformed.
+        DataError: There is none, it cannot be read, or it is malformed.
     """
     if name_or_path in stated_profiles():
         place = files(__package__).joinpath(f"profiles/{name_or_path}.json")
@@ -167,4 +168,5 @@ def load_profile(name_or_path: str) -> Profile:
     if not path.is_file():
         known = ", ".join(stated_profiles())
         raise DataError(f"no profile {name_or_path!r}: give a JSON file or one of {known}")
-    return parse_profile(path.read_text(encoding="utf-8"), name_or_path)
+    with blaming(name_or_path):
+        return parse_profile(path.read_text(encoding="utf-8"), name_or_path)

@@ -8,6 +8,7 @@ from typing import IO, Literal
 
 from collm.chats import Sample, parse_samples
 from collm.errors import DataError
+from collm.workload.own_files import blaming
 
 SHIPPED_SETS = ("clinc150", "medquad", "snips")
 
@@ -20,7 +21,8 @@ def load_samples(
     A path names one file, so ``split`` says nothing about it.
 
     Raises:
-        DataError: No such set, or a line that is no sample; it names the line and the field.
+        DataError: No such set, a file that cannot be read, or a line that is no sample; it names
+            the line and the field.
     """
     name = str(name_or_path)
     if name in SHIPPED_SETS:
@@ -30,7 +32,7 @@ def load_samples(
     path = Path(name_or_path)
     if not path.is_file():
         raise DataError(f"no sample set {name!r}: give a file or one of {', '.join(SHIPPED_SETS)}")
-    with path.open("rb") as lines:
+    with blaming(name), path.open("rb") as lines:
         return _read_packed(lines, name) if path.suffix == ".gz" else _read_lines(lines, name)
 
 

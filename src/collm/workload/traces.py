@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 from collm.errors import DataError
+from collm.workload.own_files import blaming
 
 COLUMNS = ("arrived_at_s", "prompt_tokens", "output_tokens")
 SITE_COLUMN = "site"
@@ -36,7 +37,8 @@ def load_trace(name_or_path: str | Path) -> Trace:
     A file has the columns of ``COLUMNS`` and, if it likes, ``site``.
 
     Raises:
-        DataError: No such trace, or a row that is malformed or earlier than the one before.
+        DataError: No such trace, one that cannot be read, or a row that is malformed or earlier
+            than the one before.
     """
     name = str(name_or_path)
     if name in SHIPPED_TRACES:
@@ -45,11 +47,12 @@ def load_trace(name_or_path: str | Path) -> Trace:
     path = Path(name_or_path)
     if not path.is_file():
         raise DataError(f"no trace {name!r}: give a file or one of {', '.join(SHIPPED_TRACES)}")
-    if path.suffix == ".gz":
-        with path.open("rb") as packed:
-            return _read_packed(packed, name)
-    with path.open(encoding="utf-8", newline="") as lines:
-        return _read_rows(lines, name)
+    with blaming(name):
+        if path.suffix == ".gz":
+            with path.open("rb") as packed:
+                return _read_packed(packed, name)
+        with path.open(encoding="utf-8", newline="") as lines:
+            return _read_rows(lines, name)
 
 
 def _read_packed(packed: IO[bytes], name: str) -> Trace:

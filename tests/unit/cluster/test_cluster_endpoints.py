@@ -30,7 +30,16 @@ def test_missing_file_lists_no_replica(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"replicas": [{"id": "r0"}]}', '{"replicas": 3}', '{"replicas": [1]}']
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"replicas": [{"id": "r0"}]}',
+        '{"replicas": 3}',
+        '{"replicas": [1]}',
+        "[" * 99_999,
+    ],
 )
 def test_other_content_is_refused_with_the_path(tmp_path, text):
     path = tmp_path / "endpoints.json"

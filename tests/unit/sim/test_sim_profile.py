@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,12 @@ def test_profile_that_lacks_a_kind_of_quantum_is_refused() -> None:
     del value["quanta"]["backward"]
     with pytest.raises(DataError, match="backward"):
         parse_profile(json.dumps(value), "here")
+
+
+def test_profile_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_bytes(b"\xff")
+    with pytest.raises(DataError, match="p.json cannot be read: "):
+        load_profile(str(tmp_path / "p.json"))
 
 
 def test_unknown_profile_is_refused_with_those_that_exist() -> None:

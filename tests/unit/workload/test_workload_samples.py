@@ -52,6 +52,14 @@ def test_malformed_file_names_file_and_line(tmp_path):
         load_samples(path)
 
 
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"{}\n" * 99)[:12]])
+def test_packed_file_that_cannot_be_read_is_named(tmp_path, content):
+    path = tmp_path / "bad.jsonl.gz"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"bad.jsonl.gz cannot be read: "):
+        load_samples(path)
+
+
 def test_unknown_set_lists_what_is_shipped():
     with pytest.raises(DataError, match="clinc150"):
         load_samples("clinc")

@@ -81,6 +81,21 @@ def test_malformed_trace_names_file_and_line(tmp_path, rows, complaint):
     assert "bad.csv" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("no.csv.gz", b"arrived_at_s"),
+        ("cut.csv.gz", gzip.compress(b"arrived_at_s,prompt_tokens,output_tokens\n" * 9)[:30]),
+        ("latin.csv", b"arrived_at_s,prompt_tokens,output_tokens\n\xff,1,1\n"),
+        ("long.csv", b"arrived_at_s,prompt_tokens,output_tokens\n" + b"1" * 200_000),
+    ],
+)
+def test_trace_that_cannot_be_read_is_named(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=f"{name} cannot be read: "):
+        load_trace(tmp_path / name)
+
+
 def test_unknown_trace_lists_what_is_shipped():
     with pytest.raises(DataError, match="azure_conv_2023"):
         load_trace("azure_chat")
