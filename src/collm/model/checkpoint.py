@@ -131,7 +131,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; raises ``ModelError`` when the file holds anything else."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path} holds no JSON object")

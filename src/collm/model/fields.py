@@ -1,5 +1,6 @@
 """Typed reading of a JSON object whose errors name the field, the value and what is allowed."""
 
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -30,10 +31,11 @@ class Fields:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """Return a positive number; raises ``ModelError`` for anything else."""
+        """Return a positive, finite number; raises ``ModelError`` for anything else."""
         value = self._present(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise self.error(key, "a positive number")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value <= sys.float_info.max:
+            raise self.error(key, "a positive, finite number")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -46,9 +48,9 @@ class Fields:
     def choice(self, key: str, allowed: Collection[str], default: str | None = None) -> str:
         """Return one of ``allowed``; raises ``ModelError`` for anything else."""
         value = self._present(key, default)
-        if value not in allowed:
+        if not isinstance(value, str) or value not in allowed:
             raise self.error(key, f"one of {', '.join(sorted(allowed))}")
-        return str(value)
+        return value
 
     def child(self, key: str) -> "Fields | None":
         """Return a nested object, ``None`` when absent."""

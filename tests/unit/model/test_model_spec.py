@@ -107,6 +107,8 @@ def test_generation_config_decides_what_ends_an_answer() -> None:
     ("field", "value", "allowed"),
     [
         ("model_type", "gpt2", "llama"),
+        ("model_type", ["llama"], "llama"),
+        ("rms_norm_eps", 10**400, "positive, finite number"),
         ("architectures", ["LlamaForSequenceClassification"], "LlamaForCausalLM"),
         ("hidden_act", "relu", "silu"),
         ("quantization_config", {"quant_method": "awq"}, "bfloat16"),
