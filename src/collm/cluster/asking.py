@@ -39,5 +39,5 @@ async def ask(source: SnapshotSource, endpoint: Endpoint, *, asked_at_s: float) 
     if snapshot.replica_id != endpoint.replica_id:
         raise DataError(f"it says that it is {snapshot.replica_id!r}")
     if snapshot.age_s > _STANDS_STILL_S:
-        raise UnreachableError(f"its step loop stands still for {snapshot.age_s:.0f} s")
+        raise UnreachableError(f"its step loop has stood still for {snapshot.age_s:.0f} s")
     return snapshot

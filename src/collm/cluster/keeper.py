@@ -15,6 +15,7 @@ from collm.errors import CollmError, ConfigError
 
 logger = logging.getLogger(__name__)
 
+# Exit codes of the commands that it runs; cli/exit_codes.py has them all.
 _FAILED = 1
 _WRONG_SETTING = 2
 
@@ -147,9 +148,11 @@ class Keeper:
     def _refuse(self, code: int) -> None:
         """Raise when the process has said why it cannot run."""
         if code == _WRONG_SETTING:
-            raise ConfigError(f"{self._spec.name} cannot run with these settings; it said why")
+            raise ConfigError(
+                f"{self._spec.name} cannot run with these settings; its own messages say why"
+            )
         if code == _FAILED:
-            raise CollmError(f"{self._spec.name} cannot run; it said why")
+            raise CollmError(f"{self._spec.name} cannot run; its own messages say why")
 
     async def _wait(self, seconds: float) -> None:
         """Sleep, but not into the end."""

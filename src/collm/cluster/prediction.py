@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from collm.cluster.lanes import FLOOR_S, SentLoad
+from collm.pacing.config import DEFAULT_MAX_PREFILL_TOKENS, DEFAULT_MIN_PREFILL_TOKENS
 from collm.types import ReplicaSnapshot, VersionId
 
-# How a replica fills a step unless told otherwise; a snapshot does not say (see pacing/config.py).
-_MIN_CHUNK = 16
-_MAX_CHUNK = 512
+# How a replica fills a step unless told otherwise: a snapshot does not say.
+_MIN_CHUNK = DEFAULT_MIN_PREFILL_TOKENS
+_MAX_CHUNK = DEFAULT_MAX_PREFILL_TOKENS
 
 _MAX_CREDIT = 0.9
 """Higher shares count as this one, so that predictions stay finite."""

@@ -8,6 +8,8 @@ from collm.errors import ConfigError
 
 DEFAULT_TTFT_S = 0.8
 DEFAULT_TPOT_S = 0.1
+DEFAULT_MIN_PREFILL_TOKENS = 16
+DEFAULT_MAX_PREFILL_TOKENS = 512
 _PLANNED_GAP_SHARE = 0.8
 """Of the longest gap. A step's bound and a quantum's are each exceeded one time in twenty."""
 
@@ -69,9 +71,9 @@ class PacingConfig:
     """Share of wall time that training gets even beyond slack; 0 never takes a token's time."""
     credit_burst_s: float = 0.5
     """Most credit that can pile up, in seconds; should exceed a few quanta."""
-    min_prefill_tokens: int = 16
+    min_prefill_tokens: int = DEFAULT_MIN_PREFILL_TOKENS
     """Prefill tokens that a step may always carry, so that new requests get on under full load."""
-    max_prefill_tokens: int = 512
+    max_prefill_tokens: int = DEFAULT_MAX_PREFILL_TOKENS
     """Most prefill tokens in a step; reached when nothing decodes."""
 
     def __post_init__(self) -> None:

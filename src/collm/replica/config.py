@@ -51,13 +51,16 @@ class ReplicaConfig:
             raise ConfigError(f"replica.threads is {self.threads}; allowed is 1 or more, or null")
         if self.min_promotion_interval_s < 0:
             raise ConfigError(
-                f"replica.min_promotion_interval_s is {self.min_promotion_interval_s}; 0 or more"
+                f"replica.min_promotion_interval_s is {self.min_promotion_interval_s}; "
+                "allowed is 0 or more"
             )
         if self.import_root == "":
             raise ConfigError("replica.import_root is empty; give a folder, or null")
         for name in ("max_versions", "max_feedback_samples", "max_feedback_chars", "max_responses"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"replica.{name} is {getattr(self, name)}; 1 or more")
+                raise ConfigError(f"replica.{name} is {getattr(self, name)}; allowed is 1 or more")
         for name in ("slot_wait_s", "feedback_days", "response_days"):
             if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"replica.{name} is {getattr(self, name)}; more than 0")
+                raise ConfigError(
+                    f"replica.{name} is {getattr(self, name)}; allowed is more than 0"
+                )

@@ -38,9 +38,9 @@ class RoundSettings:
     def __post_init__(self) -> None:
         """Check the ranges."""
         if self.tokens_per_round < 1:
-            raise ConfigError(f"tokens_per_round is {self.tokens_per_round}; 1 or more")
+            raise ConfigError(f"tokens_per_round is {self.tokens_per_round}; allowed is 1 or more")
         if not 0.0 <= self.discount <= 1.0:
-            raise ConfigError(f"discount is {self.discount}; from 0 to 1")
+            raise ConfigError(f"discount is {self.discount}; allowed is 0 to 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +83,11 @@ class SimConfig:
     def __post_init__(self) -> None:
         """Check the ranges."""
         if self.num_replicas < 1:
-            raise ConfigError(f"num_replicas is {self.num_replicas}; 1 or more")
+            raise ConfigError(f"num_replicas is {self.num_replicas}; allowed is 1 or more")
         if len(self.slowness) not in (0, self.num_replicas) or min(self.slowness, default=1.0) <= 0:
-            raise ConfigError(f"slowness is {self.slowness}; above 0, one of each replica or none")
+            raise ConfigError(
+                f"slowness is {self.slowness}; allowed are numbers above 0, one for each replica, "
+                "or none"
+            )
         if self.warm_tokens < 0.0:
-            raise ConfigError(f"warm_tokens is {self.warm_tokens}; 0 or more")
+            raise ConfigError(f"warm_tokens is {self.warm_tokens}; allowed is 0 or more")

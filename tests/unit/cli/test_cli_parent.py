@@ -174,5 +174,5 @@ def test_replica_that_cannot_run_ends_the_parent_with_its_name(start):
     _, errors = parent.process.communicate(timeout=WAIT_S)
     assert parent.process.returncode == 1
     assert "this cannot be" in errors
-    assert errors.splitlines()[-1] == "collm: r1 cannot run; it said why"
+    assert errors.splitlines()[-1] == "collm: r1 cannot run; its own messages say why"
     assert not any(is_running(pid) for _, pid in parent.notes("started"))

@@ -21,11 +21,12 @@ import math
 from dataclasses import dataclass, field, fields
 from math import erfc, log
 
+from collm.pacing.config import DEFAULT_MAX_PREFILL_TOKENS, DEFAULT_MIN_PREFILL_TOKENS
 from collm.types import StepCoefficients
 
-# How a replica fills a step unless told otherwise; see pacing/config.py.
-_MIN_CHUNK = 16.0
-_MAX_CHUNK = 512.0
+# How a replica fills a step unless told otherwise: a snapshot does not say.
+_MIN_CHUNK = float(DEFAULT_MIN_PREFILL_TOKENS)
+_MAX_CHUNK = float(DEFAULT_MAX_PREFILL_TOKENS)
 _MAX_CREDIT = 0.95
 # Standard deviations of the logarithm of true over computed times, per token and of the first one,
 # most of whose time is that of its own prompt: lengths in chat traces have a deviation of 0.7.
