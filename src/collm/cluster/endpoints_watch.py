@@ -6,7 +6,7 @@ from pathlib import Path
 from collm.cluster.endpoints import Endpoint, read_endpoints
 from collm.errors import DataError
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class EndpointsWatch:
@@ -36,5 +36,5 @@ class EndpointsWatch:
         try:
             return read_endpoints(self._path)
         except DataError as error:
-            _logger.warning("endpoints not read: %s", error)
+            _log.warning("endpoints not read: %s", error)
             return None

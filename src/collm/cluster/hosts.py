@@ -12,7 +12,7 @@ from typing import BinaryIO, Protocol
 
 from collm.errors import CollmError
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 STARTING = "collm is starting"
 """What a process says while it works on its start, for its parent alone."""
@@ -169,7 +169,7 @@ class LocalProcess:
                 if found and not self._url.done():
                     self._url.set_result(found[1].decode())
                 elif line.strip() not in _UNTOLD:
-                    logger.info("%s: %s", name, line.decode(errors="replace").rstrip())
+                    _log.info("%s: %s", name, line.decode(errors="replace").rstrip())
         finally:
             transport.close()
 

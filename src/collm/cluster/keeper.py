@@ -13,7 +13,7 @@ from collm.cluster.endpoints import Endpoint
 from collm.cluster.hosts import Process, ProcessSpec, ReplicaHost
 from collm.errors import CollmError, ConfigError
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 # Exit codes of the commands that it runs; cli/exit_codes.py has them all.
 _FAILED = 1
@@ -81,7 +81,7 @@ class Keeper:
             reason = await self._run_once()
             if not self._is_ending.is_set():
                 wait_s = self._backoff.after(self._time.clock.now_s() - started_at_s)
-                logger.warning("%s %s; it starts again in %g s", self._spec.name, reason, wait_s)
+                _log.warning("%s %s; it starts again in %g s", self._spec.name, reason, wait_s)
                 await self._wait(wait_s)
 
     def ask_to_end(self) -> None:
@@ -113,7 +113,7 @@ class Keeper:
         url = await process.ready()
         if url is not None:
             self._was_ready = True
-            logger.info("%s (pid %d) is ready at %s", name, process.pid, url)
+            _log.info("%s (pid %d) is ready at %s", name, process.pid, url)
             endpoint = Endpoint(
                 replica_id=name, url=url, pid=process.pid, started_at_s=started_at_s
             )
@@ -139,7 +139,7 @@ class Keeper:
             await asyncio.wait((coming, hanging), return_when=asyncio.FIRST_COMPLETED)
             if hanging.done() and not self._is_ending.is_set():
                 hanging.result()  # raises what went wrong in asking
-                logger.warning("%s (pid %d) hangs and is killed", self._spec.name, process.pid)
+                _log.warning("%s (pid %d) hangs and is killed", self._spec.name, process.pid)
                 process.kill()
         finally:
             for task in (coming, hanging):

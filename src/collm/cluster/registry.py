@@ -17,7 +17,7 @@ from collm.cluster.table import ReplicaTable
 from collm.errors import CollmError
 from collm.types import ReplicaSnapshot
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _PATIENCE_S = 5.0
 """How long replicas that fell silent may take to answer when there is no other left: one that is
 merely slow is better than none, and a client has waited so long before it is told that there is
@@ -214,7 +214,7 @@ class Registry:
             self._lost_names[replica_id] = frozenset(snapshot.names)
         self._table.drop(replica_id)
         self._sent.forget(replica_id)
-        _logger.warning("replica %s is gone: %s", replica_id, reason)
+        _log.warning("replica %s is gone: %s", replica_id, reason)
         self._tell(RegistryEvent(replica_id, "gone"))
 
     def _silent_s(self, watched: "_Watched") -> float | None:
@@ -272,7 +272,7 @@ class _Watched:
         self.is_new = self.is_new and isinstance(error, TimeoutError)
         if not self.has_complained:
             self.has_complained = True
-            _logger.info(
+            _log.info(
                 "replica %s: no snapshot: %s",
                 self.endpoint.replica_id,
                 str(error) or type(error).__name__,

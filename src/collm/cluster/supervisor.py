@@ -11,7 +11,7 @@ from collm.cluster.hang_watch import Ask, HangWatch, StartWatch
 from collm.cluster.hosts import ProcessSpec, ReplicaHost
 from collm.cluster.keeper import Keeper, KeeperTime
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _LAST_WORDS_S = 10.0
 """Time beyond the drain limit in which a process puts away what it holds."""
@@ -97,9 +97,9 @@ class Supervisor:
         finally:
             stopping.cancel()
             on_stop()
-            logger.info("stopping the front")
+            _log.info("stopping the front")
             await self._end((self._front,), (front,), hurry)
-            logger.info("stopping %d replicas", len(replicas))
+            _log.info("stopping %d replicas", len(replicas))
             await self._end(self._replicas, replicas, hurry)
             write_endpoints(self._endpoints, ())
         for task in (front, *replicas):
@@ -142,7 +142,7 @@ class Supervisor:
                 keeper.ask_to_end()
             await asyncio.wait((ending,), timeout=_LAST_WORDS_S)
         if not ending.done():
-            logger.warning("killing what has not ended")
+            _log.warning("killing what has not ended")
             for keeper in keepers:
                 keeper.kill()
         await ending

@@ -23,7 +23,7 @@ from collm.errors import (
     UnknownObjectError,
 )
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 CLIENT_GONE = 499
 """Status of an answer that nobody reads any more; it reaches logs only."""
@@ -93,10 +93,10 @@ def reply_to(error: Exception) -> ErrorReply:
             param = getattr(error, "param", None)
             return ErrorReply(status, str(error), word, param, getattr(error, "code", None) or code)
     if isinstance(error, DiskFullError) or (isinstance(error, OSError) and error.errno in _FULL):
-        logger.error("the disk is full: %s", error)
+        _log.error("the disk is full: %s", error)
         status = HTTPStatus.INSUFFICIENT_STORAGE
         return ErrorReply(status, _DISK_FULL, "server_error", None, "disk_full")
-    logger.error("unexpected error while answering", exc_info=error)
+    _log.error("unexpected error while answering", exc_info=error)
     message = "The server had an error while answering; its log says more."
     return ErrorReply(500, message, "server_error", None, "internal_error")
 

@@ -16,7 +16,7 @@ from collm.server.config import ServerConfig
 from collm.server.dashboard.dashboard import Dashboard
 from collm.server.service import Service
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _BACKLOG = 2048
 _ALIVE_POLL_S = 0.5
@@ -162,7 +162,7 @@ async def serve_app(
         while not server.started and not running.done():
             await asyncio.sleep(0.01)
         if not running.done():
-            logger.info("listening on %s", url)
+            _log.info("listening on %s", url)
             on_ready(url)
             await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
@@ -192,10 +192,10 @@ async def _show(dashboard: Dashboard | None) -> None:
 
 
 async def _drain(served: Served, running: "asyncio.Task[None]") -> None:
-    logger.info("stopping; %d open answers may go on", served.num_open)
+    _log.info("stopping; %d open answers may go on", served.num_open)
     done, _ = await asyncio.wait((running,), timeout=served.config.drain_timeout_s)
     if not done:
-        logger.warning("drain limit reached; ending %d answers", served.num_open)
+        _log.warning("drain limit reached; ending %d answers", served.num_open)
         served.end_open()
 
 

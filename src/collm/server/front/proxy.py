@@ -29,7 +29,7 @@ from collm.server.front.relay import (
 )
 from collm.server.parsing import read_body
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _MAX_ATTEMPTS = 3
 """A request that kills who computes it must not take the whole cluster with it."""
@@ -159,7 +159,7 @@ class GenerationProxy:
                 errand.trace.note("first byte", choice.replica_id)
             await self._deliver(errand, choice.replica_id, exchange, first, is_stream=is_stream)
         except UpstreamError as error:
-            logger.warning("replica %s: lost before its answer began: %s", choice.replica_id, error)
+            _log.warning("replica %s: lost before its answer began: %s", choice.replica_id, error)
             if front.is_ending:
                 raise NoReplicaError(_ENDING) from error
             return False
@@ -188,7 +188,7 @@ class GenerationProxy:
             await send_events(send, exchange, first)
             self._count(errand, Outcome.ANSWERED)
         except UpstreamError as error:
-            logger.warning("replica %s: lost while answering: %s", replica_id, error)
+            _log.warning("replica %s: lost while answering: %s", replica_id, error)
             await send_last_event(send, self._last_words(replica_id))
             self._count(errand, Outcome.BROKEN)
 

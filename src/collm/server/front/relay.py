@@ -14,7 +14,7 @@ from collm.server.front.calls import passed_headers
 from collm.server.front.errors import UpstreamError
 from collm.server.front.pool import Exchange
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 EVENT_STREAM = b"text/event-stream"
 
@@ -93,6 +93,6 @@ class RelayedResponse(Response):
             while piece := await self._exchange.read():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         except UpstreamError as error:
-            logger.warning("replica %s: an answer broke off: %s", self._replica_id, error)
+            _log.warning("replica %s: an answer broke off: %s", self._replica_id, error)
             return  # without its promised end, the client sees that something is missing
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from collm.server.front.front import Front
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.5
 _HUNG_AFTER_S = 10.0
@@ -29,5 +29,5 @@ def cut_hung(front: Front) -> None:
             num_cut = pool.cut(member.endpoint.url)
             if num_cut:
                 replica_id = member.endpoint.replica_id
-                logger.warning("replica %s: hangs; %d calls ended", replica_id, num_cut)
+                _log.warning("replica %s: hangs; %d calls ended", replica_id, num_cut)
     pool.keep_only({member.endpoint.url for member in members})
