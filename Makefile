@@ -84,5 +84,5 @@ check: $(STAMP) ## Format, lint, types, import contracts, tests
 
 test: models check ## Set-up, the default model, then everything of `make check`
 
-clean: ## Remove the environment and what tools left behind; keeps data and models
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+clean: ## Remove the environments and what tools left behind; keeps data and models
+	rm -rf $(VENV) $(PEERS) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
