@@ -7,6 +7,8 @@ from typing import Literal
 from collm.errors import ConfigError
 
 _DEVICE = re.compile(r"cpu|cuda:(0|[1-9][0-9]*)")
+_MAX_THREADS = 1024
+"""More are a slip of the pen, and would take the machine down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +49,11 @@ class ReplicaConfig:
             raise ConfigError(
                 f"replica.device is {self.device!r}; allowed is 'cpu', or 'cuda:N' with N from 0"
             )
-        if self.threads is not None and self.threads < 1:
-            raise ConfigError(f"replica.threads is {self.threads}; allowed is 1 or more, or null")
-        if self.min_promotion_interval_s < 0:
+        if self.threads is not None and not 1 <= self.threads <= _MAX_THREADS:
+            raise ConfigError(
+                f"replica.threads is {self.threads}; allowed is 1 to {_MAX_THREADS}, or null"
+            )
+        if not self.min_promotion_interval_s >= 0:  # nor NaN
             raise ConfigError(
                 f"replica.min_promotion_interval_s is {self.min_promotion_interval_s}; "
                 "allowed is 0 or more"

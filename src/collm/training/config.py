@@ -1,5 +1,6 @@
 """Configuration of fine-tuning: what learns, from what, how."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,8 +68,10 @@ class JobConfig:
         )  # fmt: skip
         for name in positive:
             self._check(name, getattr(self, name) > 0, "more than 0")
+        for name in ("alpha", "learning_rate", "weight"):
+            self._check(name, getattr(self, name) < math.inf, "finite")
         self._check("warmup_steps", self.warmup_steps >= 0, "0 or more")
-        self._check("weight_decay", self.weight_decay >= 0, "0 or more")
+        self._check("weight_decay", 0 <= self.weight_decay < math.inf, "finite and 0 or more")
         self._check("held_out_share", 0 < self.held_out_share < 1, "between 0 and 1, both excluded")
         self._check("replay_share", 0 <= self.replay_share < 1, "from 0 to below 1")
         for name in ("total_steps", "num_epochs"):

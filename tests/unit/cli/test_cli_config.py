@@ -58,6 +58,8 @@ def test_file_and_overrides_lie_on_top_of_defaults(tmp_path):
         ("server.port=true", "server.port is True"),
         ("server.port=1.5", "server.port is 1.5"),
         ("server.port=99999", "server.port is 99999; allowed: 0 to 65535"),
+        ("replica.threads=99999", "replica.threads is 99999; allowed is 1 to 1024, or null"),
+        ("replica.min_promotion_interval_s=.nan", "nan; allowed is 0 or more"),
         ("server=3", "server is 3; it must be a mapping with keys of: host"),
         ("server.host=[1]", "server.host is [1]"),
         ("server.port.x=1", "server.port is {'x': 1}"),

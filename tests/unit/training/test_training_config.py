@@ -20,6 +20,9 @@ from factories.training import job_config
         ({"replay_share": 1.0}, "jobs.replay_share is 1.0; allowed is from 0 to below 1"),
         ({"max_held_out": 0}, "jobs.max_held_out is 0"),
         ({"weight": 0.0}, "jobs.weight is 0.0"),
+        ({"weight": math.inf}, "jobs.weight is inf; allowed is finite"),
+        ({"learning_rate": math.inf}, "jobs.learning_rate is inf; allowed is finite"),
+        ({"weight_decay": math.nan}, "jobs.weight_decay is nan; allowed is finite and 0 or more"),
         ({"schedule": "cosine"}, "schedule 'cosine' needs total_steps"),
     ],
 )
