@@ -68,7 +68,7 @@ def simulate(
         float, typer.Option(help="Tokens that the first adapter was trained on.")
     ] = 0.0,
     round_tokens: Annotated[
-        int, typer.Option(help="Tokens that a member trains on in a round; 0 for no rounds.")
+        int, typer.Option(min=0, help="Tokens that a member trains on in a round; 0 for no rounds.")
     ] = 16_384,
     fault: Annotated[
         list[str] | None,

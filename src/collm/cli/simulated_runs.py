@@ -1,9 +1,11 @@
 """One policy's simulated run, and the oracle's beside it."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from collm.cli.waiting import waiting
+from collm.errors import ConfigError, DataError
 from collm.sim.config import SimConfig
 from collm.sim.policies import POLICIES, Policy
 from collm.sim.profile import Profile
@@ -28,6 +30,17 @@ class SimulatedRun:
     divide_outputs: float
     with_regret: bool
     """Whether the oracle is run as well."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        options = {
+            "--rate": self.rate_per_s,
+            "--divide-prompts": self.divide_prompts,
+            "--divide-outputs": self.divide_outputs,
+        }
+        for option, value in options.items():
+            if value is not None and not 0.0 < value < math.inf:
+                raise ConfigError(f"{option} is {value}; allowed is finite and above 0")
 
 
 def run_simulated(run: SimulatedRun, policies: Sequence[Policy]) -> list[SimReport]:
@@ -66,8 +79,14 @@ def run_simulated(run: SimulatedRun, policies: Sequence[Policy]) -> list[SimRepo
 
 
 def shape_trace(run: SimulatedRun) -> tuple[Trace, str]:
-    """Return the rows to simulate, and in words how they were made."""
+    """Return the rows to simulate, and in words how they were made.
+
+    Raises:
+        DataError: The trace cannot be read, or all its requests come at once.
+    """
     rows = load_trace(run.trace)[: run.num_requests]
+    if not rows or rows[0].arrived_at_s == rows[-1].arrived_at_s:
+        raise DataError(f"{run.trace}: a simulation needs rows at two times at least")
     trace = tuple(
         replace(
             row,
@@ -80,7 +99,7 @@ def shape_trace(run: SimulatedRun) -> tuple[Trace, str]:
     max_tokens = run.profile.max_model_len // 2
     trace = clip_lengths(trace, max_tokens, max_tokens)
     own_per_s = len(trace) / trace[-1].arrived_at_s
-    rate_per_s = run.rate_per_s or own_per_s
+    rate_per_s = own_per_s if run.rate_per_s is None else run.rate_per_s
     how = (
         f"{run.trace}, first {len(trace)} rows, {rate_per_s:.3g} requests/s,"
         f" prompts / {run.divide_prompts:g}, outputs / {run.divide_outputs:g}"

@@ -19,7 +19,7 @@ def save_tokenizer(source: Path, metadata: GgufMetadata, folder: Path) -> None:
     """Save the tokenizer and chat template of a GGUF file into a checkpoint folder.
 
     Raises:
-        ModelError: The file's tokenizer is of a kind that cannot be rebuilt faithfully.
+        ModelError: The file's tokenizer is damaged, or of a kind that cannot be rebuilt faithfully.
     """
     kind = metadata.get("tokenizer.ggml.model")
     split = metadata.get("tokenizer.ggml.pre") or "default"
@@ -28,7 +28,10 @@ def save_tokenizer(source: Path, metadata: GgufMetadata, folder: Path) -> None:
             f"GGUF: tokenizer {kind!r} with split {split!r} is not supported; need 'llama', or "
             f"'gpt2' with one of {', '.join(sorted(_KNOWN_SPLITS))}"
         )
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(source.parent, gguf_file=source.name)
+    try:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(source.parent, gguf_file=source.name)
+    except Exception as error:  # the tokenizers library raises nothing narrower
+        raise ModelError(f"GGUF: the tokenizer cannot be rebuilt: {error}") from error
     if split == "smollm":
         # SmolLM's vocabulary was learned with every digit on its own.
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

@@ -1,5 +1,6 @@
 """What is simulated."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -84,10 +85,11 @@ class SimConfig:
         """Check the ranges."""
         if self.num_replicas < 1:
             raise ConfigError(f"num_replicas is {self.num_replicas}; allowed is 1 or more")
-        if len(self.slowness) not in (0, self.num_replicas) or min(self.slowness, default=1.0) <= 0:
+        is_possible = all(0.0 < factor < math.inf for factor in self.slowness)
+        if len(self.slowness) not in (0, self.num_replicas) or not is_possible:
             raise ConfigError(
-                f"slowness is {self.slowness}; allowed are numbers above 0, one for each replica, "
-                "or none"
+                f"slowness is {self.slowness}; allowed are finite numbers above 0, one for each "
+                "replica, or none"
             )
-        if self.warm_tokens < 0.0:
-            raise ConfigError(f"warm_tokens is {self.warm_tokens}; allowed is 0 or more")
+        if not 0.0 <= self.warm_tokens < math.inf:
+            raise ConfigError(f"warm_tokens is {self.warm_tokens}; allowed is finite and 0 or more")

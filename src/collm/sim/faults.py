@@ -1,5 +1,6 @@
 """What may go wrong with a simulated replica."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,5 +26,8 @@ class Fault:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if self.replica < 0 or self.at_s < 0.0 or self.factor <= 0.0 or self.for_s <= 0.0:
-            raise ConfigError(f"{self}: replica and at_s are 0 or more, factor and for_s above 0")
+        is_when = self.replica >= 0 and 0.0 <= self.at_s < math.inf
+        if not (is_when and 0.0 < self.factor < math.inf and 0.0 < self.for_s < math.inf):
+            raise ConfigError(
+                f"{self}: replica and at_s are 0 or more, factor and for_s above 0, all finite"
+            )

@@ -1,9 +1,11 @@
 """Arrivals of a simulation: a trace's times and lengths, with a domain for each request."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from collm.errors import ConfigError
 from collm.workload.traces import Trace
 
 
@@ -34,6 +36,16 @@ class Mix:
     """When one more domain appears; ``None`` never."""
     drift_share: float = 0.5
     """Share of requests that are about the new domain from then on."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.num_domains < 1:
+            raise ConfigError(f"num_domains is {self.num_domains}; allowed is 1 or more")
+        for name in ("scored_share", "drift_share"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; allowed is 0 to 1")
+        if self.drift_at_s is not None and not 0.0 <= self.drift_at_s < math.inf:
+            raise ConfigError(f"drift_at_s is {self.drift_at_s}; allowed is finite and 0 or more")
 
     @property
     def num_domains_in_all(self) -> int:

@@ -59,12 +59,28 @@ def test_profile_may_be_a_file(tmp_path) -> None:
         (["--fault", "7:10:dies"], "1 replicas"),
         (["--costs", "free"], "'learned'"),
         (["--policy", "split"], "2 replicas"),
+        (["--rate", "0"], "--rate is 0.0; allowed is finite and above 0"),
+        (["--rate", "nan"], "--rate is nan"),
+        (["--divide-prompts", "0"], "--divide-prompts is 0.0"),
+        (["--divide-outputs", "nan"], "--divide-outputs is nan"),
+        (["--scored", "2"], "scored_share is 2.0; allowed is 0 to 1"),
+        (["--drift-at", "nan"], "drift_at_s is nan"),
+        (["--warm-tokens", "nan"], "warm_tokens is nan"),
+        (["--fault", "0:nan:dies"], "at_s are 0 or more"),
     ],
 )
 def test_wrong_setting_is_refused_with_what_is_allowed(arguments, blamed) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert blamed in " ".join(result.output.split())
+
+
+def test_trace_whose_requests_all_come_at_once_is_refused(tmp_path) -> None:
+    trace = tmp_path / "crowd.csv"
+    trace.write_text("arrived_at_s,prompt_tokens,output_tokens\n" + "1,2,3\n" * 5)
+    result = run("--trace", str(trace))
+    assert result.exit_code == 1
+    assert "crowd.csv: a simulation needs rows at two times" in " ".join(result.output.split())
 
 
 def test_faults_are_read() -> None:

@@ -107,6 +107,14 @@ def test_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
         convert(tmp_path / "m.gguf")
 
 
+def test_damaged_tokenizer_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "m.gguf"
+    write_gguf(source, "llama")
+    source.write_bytes(source.read_bytes().replace(b"<|im_end|>", b"<|im_end|\xff", 1))
+    with pytest.raises(ModelError, match="tokenizer cannot be rebuilt: .* invalid start byte"):
+        convert(source)
+
+
 def test_config_is_readable_by_transformers_names(tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf", "qwen3")
     config = json.loads((convert(tmp_path / "m.gguf").folder / "config.json").read_text())

@@ -1,5 +1,6 @@
 """What a simulated cluster does as a whole."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -56,7 +57,7 @@ def test_slower_replica_takes_its_times_as_long_for_serving_and_learning() -> No
     assert less == pytest.approx(trained / 2.0, rel=0.1)
 
 
-@pytest.mark.parametrize("slowness", [(1.0,), (1.0, 0.0)])
+@pytest.mark.parametrize("slowness", [(1.0,), (1.0, 0.0), (1.0, math.nan)])
 def test_slowness_is_refused_unless_above_zero_and_of_each_replica(slowness) -> None:
     with pytest.raises(ConfigError, match="slowness"):
         SimConfig(num_replicas=2, slowness=slowness)
