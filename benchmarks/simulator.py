@@ -5,20 +5,22 @@
 Every replica gets the same number of requests with the lengths of azure_conv_2023, at the same rate
 for each, so that only the size of the cluster grows. Each size runs with training and without, with
 costs given and learned. What a million requests over 100 replicas would take is reckoned from the
-measured time per request at 100. Needs no model.
+measured time per request at 100. ``--calls`` counts calls of functions instead, which do not depend
+on the machine: is there more to do for a request, or does the same take longer? Needs no model.
 """
 
 import argparse
+import cProfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pstats import Stats
 from random import Random
 
 from collm.sim.config import SimConfig
 from collm.sim.policies import find_policy
 from collm.sim.profile import load_profile
-from collm.sim.requests import sim_requests
+from collm.sim.requests import SimRequest, sim_requests
 from collm.sim.simulation import Simulation
 from collm.workload.traces import Trace, load_trace
 
@@ -53,8 +55,38 @@ def rows(trace: Trace, num_requests: int, per_s: float, seed: int) -> Iterator:
         yield replace(random.choice(trace), arrived_at_s=at_s)
 
 
-def measure(way: Way, num_replicas: int, arguments: argparse.Namespace) -> tuple[float, str]:
-    """Return seconds per request, and the run's attainment in words."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that can begin."""
+
+    simulation: Simulation
+    requests: list[SimRequest]
+    end_s: float
+
+    def measure(self) -> float:
+        """Run, and return processor seconds per request."""
+        started_s = time.process_time()
+        self._run()
+        return (time.process_time() - started_s) / len(self.requests)
+
+    def count_calls(self) -> float:
+        """Run, and return calls per request."""
+        profile = cProfile.Profile()
+        profile.runcall(self._run)
+        calls: int = Stats(profile).total_calls
+        return calls / len(self.requests)
+
+    def met(self) -> str:
+        """Return the run's attainment in words."""
+        num_met = sum(one.num_met for one in self.simulation.tallies.values())
+        return f"{num_met / len(self.requests):.1%} met"
+
+    def _run(self) -> None:
+        self.simulation.run(self.requests, self.end_s)
+
+
+def prepare(way: Way, num_replicas: int, arguments: argparse.Namespace) -> Run:
+    """Return a run of so many replicas."""
     profile = load_profile(arguments.profile)
     num_requests = num_replicas * arguments.per_replica
     trace = tuple(
@@ -66,13 +98,31 @@ def measure(way: Way, num_replicas: int, arguments: argparse.Namespace) -> tuple
         costs="given" if way.costs == "given" else "learned",
         fast_forward=way.fast_forward,
     )
-    simulation = Simulation(profile, find_policy(way.policy), config)
     requests = list(sim_requests(trace, config.mix, config.seed))
-    started_s = time.process_time()
-    simulation.run(requests, trace[-1].arrived_at_s)
-    seconds = time.process_time() - started_s
-    num_met = sum(one.num_met for one in simulation.tallies.values())
-    return seconds / num_requests, f"{num_met / num_requests:.1%} met"
+    simulation = Simulation(profile, find_policy(way.policy), config)
+    return Run(simulation, requests, trace[-1].arrived_at_s)
+
+
+def show_calls(way: Way, arguments: argparse.Namespace) -> None:
+    """Count the calls at every size, and print a row."""
+    counts = [prepare(way, size, arguments).count_calls() for size in arguments.sizes]
+    cells = [f"{count:,.0f} calls" for count in counts]
+    print(f"| {way.policy} | {way.costs} | {' | '.join(cells)} |", flush=True)
+
+
+def show_times(way: Way, arguments: argparse.Namespace) -> None:
+    """Measure every size, and print a row."""
+    cells = []
+    for size in arguments.sizes:
+        run = prepare(way, size, arguments)
+        seconds = run.measure()
+        cells.append(f"{1e3 * seconds:.3f} ms ({run.met()})")
+        if size == 100:
+            minutes = MILLION * seconds / 60.0
+    print(f"| {way.policy} | {way.costs} | {' | '.join(cells)} |", flush=True)
+    if 100 in arguments.sizes:
+        word = "within" if minutes <= BAR_MIN else "beyond"
+        print(f"  a million over 100: about {minutes:.1f} min, {word} {BAR_MIN:g}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -85,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-fast-forward", action="store_true")
     parser.add_argument("--ways", nargs="+", help="POLICY/COSTS; all four by default")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--calls", action="store_true", help="count calls, and take no times")
     arguments = parser.parse_args(argv)
     ways = [
         replace(way, fast_forward=not arguments.no_fast_forward)
@@ -95,14 +145,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"| policy | costs | {' | '.join(f'{n} replicas' for n in arguments.sizes)} |")
     print("|---|---|" + "---|" * len(arguments.sizes))
     for way in ways:
-        found = [measure(way, size, arguments) for size in arguments.sizes]
-        cells = [f"{1e3 * seconds:.3f} ms ({met})" for seconds, met in found]
-        print(f"| {way.policy} | {way.costs} | {' | '.join(cells)} |", flush=True)
-        for size, (seconds, _) in zip(arguments.sizes, found, strict=True):
-            if size == 100:
-                minutes = MILLION * seconds / 60.0
-                word = "within" if minutes <= BAR_MIN else "beyond"
-                print(f"  a million over 100: about {minutes:.1f} min, {word} {BAR_MIN:g}")
+        (show_calls if arguments.calls else show_times)(way, arguments)
 
 
 if __name__ == "__main__":
