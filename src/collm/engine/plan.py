@@ -25,8 +25,7 @@ def scheduled(sequence: Sequence, num_new_tokens: int) -> ScheduledSequence:
     """Plan a sequence's next tokens, as it stands: it moves on in ``update``, the plan does not."""
     first = sequence.num_computed_tokens
     samples = first + num_new_tokens == len(sequence.token_ids)
-    # Its own ``__new__`` is Python and takes twice as long.
-    return tuple.__new__(ScheduledSequence, (sequence, num_new_tokens, first, samples))
+    return ScheduledSequence(sequence, num_new_tokens, first, samples)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,18 +64,15 @@ class Sequence:
     def progress(self, *, is_running: bool) -> SequenceProgress:
         """Return a frozen view of how far this sequence is."""
         request, num_tokens = self.request, len(self.token_ids)
-        # Each step makes two of each sequence: its own ``__new__``, in Python, takes twice as long.
-        return tuple.__new__(
-            SequenceProgress,
-            (
-                request.arrived_at_s,
-                num_tokens - len(request.prompt),
-                num_tokens - self.num_computed_tokens,
-                self.num_computed_tokens,
-                self.last_token_at_s,
-                is_running,
-                self.first_token_at_s,
-            ),
+        # By place: each step makes two of each sequence, and by name they take twice as long.
+        return SequenceProgress(
+            request.arrived_at_s,
+            num_tokens - len(request.prompt),
+            num_tokens - self.num_computed_tokens,
+            self.num_computed_tokens,
+            self.last_token_at_s,
+            is_running,
+            self.first_token_at_s,
         )
 
 
