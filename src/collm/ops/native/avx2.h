@@ -187,6 +187,16 @@ INLINE_KERNEL __m256 dot2(__m256 sum, __m256i x, __m256i y) {
   sum = _mm256_fmadd_ps(first_of_pair(x), first_of_pair(y), sum);
   return _mm256_fmadd_ps(second_of_pair(x), second_of_pair(y), sum);
 }
+static inline void turn(const void* from, uint32_t* to) {
+  const auto* pairs = (const uint64_t*)from;
+  for (int i = 0; i < 16; ++i)
+    for (int j = 0; j < 16; ++j) {
+      const uint64_t x = pairs[i * 16 + j];
+      ((uint64_t*)to)[j * 16 + i] =
+          (x & 0xffff00000000ffff) | (x >> 16 & 0xffff0000) | (x & 0xffff0000) << 16;
+    }
+}
+
 INLINE_KERNEL Floats dot2(Floats sum, Words x, Words y) {
   return {dot2(sum.a, x.a, y.a), dot2(sum.b, x.b, y.b)};
 }

@@ -87,6 +87,39 @@ INLINE_KERNEL void interleave(Words a, Words b, Words& low, Words& high) {
   high = _mm512_permutex2var_epi16(a, plus(order, all_words(0x00100010)), b);
 }
 
+// to[j, i], of 8 x 8 pairs of words out of 16 x 16, becomes from[i, j] with its two middle halves exchanged.
+INLINE_KERNEL void turn_eight(const uint64_t* from, uint64_t* to) {
+  const Words exchange = _mm512_broadcast_i32x4(
+      _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+  Words rows[8], pairs[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) rows[i] = _mm512_shuffle_epi8(load_words(from + i * 16), exchange);
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm512_unpacklo_epi64(rows[i], rows[i + 1]);
+    pairs[i + 1] = _mm512_unpackhi_epi64(rows[i], rows[i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int odd = 0; odd < 2; ++odd) {
+    const Words a = _mm512_shuffle_i64x2(pairs[odd], pairs[2 + odd], 0x88);
+    const Words b = _mm512_shuffle_i64x2(pairs[4 + odd], pairs[6 + odd], 0x88);
+    const Words c = _mm512_shuffle_i64x2(pairs[odd], pairs[2 + odd], 0xdd);
+    const Words d = _mm512_shuffle_i64x2(pairs[4 + odd], pairs[6 + odd], 0xdd);
+    store_words(to + odd * 16, _mm512_shuffle_i64x2(a, b, 0x88));
+    store_words(to + (2 + odd) * 16, _mm512_shuffle_i64x2(c, d, 0x88));
+    store_words(to + (4 + odd) * 16, _mm512_shuffle_i64x2(a, b, 0xdd));
+    store_words(to + (6 + odd) * 16, _mm512_shuffle_i64x2(c, d, 0xdd));
+  }
+}
+
+// Packed weights of 32 inputs [16 pairs, 32 outputs] become pairs of outputs [16, 32 inputs].
+KERNEL static inline void turn(const void* from, uint32_t* to) {
+  const auto* pairs = (const uint64_t*)from;
+  auto* turned = (uint64_t*)to;
+  for (int i = 0; i < 16; i += 8)
+    for (int j = 0; j < 16; j += 8) turn_eight(pairs + i * 16 + j, turned + j * 16 + i);
+}
+
 // sum + the products of each lane's two pairs of bfloat16.
 INLINE_KERNEL Floats dot2(Floats sum, Words a, Words b) {
   return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);

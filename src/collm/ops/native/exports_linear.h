@@ -46,10 +46,7 @@ void EXPORT(linear)(int format, const bf16* x, const uint8_t* w, const bf16* bia
 #pragma omp barrier
     }
     share(out / kColumns, first, last);
-    for (int64_t block = first; block < last; ++block)
-      for (int64_t row = 0; row < rows; row += kMaxRows)
-        tile_of<kMaxRows>((Format)format, call, rounded, slots ? &adapters : nullptr, row, block,
-                          rows - row < kMaxRows ? rows - row : kMaxRows);
+    all_rows((Format)format, call, rounded, slots ? &adapters : nullptr, first, last);
   }
 }
 
@@ -60,11 +57,9 @@ void EXPORT(input_grad)(int format, const bf16* dy, const uint8_t* w, bf16* dx, 
 #pragma omp parallel num_threads(threads)
   {
     static thread_local InputRoom room;
-    room.fit(call, 0);
     int64_t first, last;
     share(in / kColumns, first, last);
-    for (int64_t block = first; block < last; ++block)
-      gradient_of((Format)format, call, block * kColumns, room, {});
+    gradients_of((Format)format, call, first, last, room, {});
   }
 }
 

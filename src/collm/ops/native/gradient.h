@@ -2,26 +2,21 @@
 
 #pragma once
 
-#include <algorithm>
-
 #include "linear.h"
 
 namespace {
 
-constexpr int64_t kPanel = 8192;  // Outputs unpacked at once: with 32 inputs, half of a level-2 cache.
+// Most outputs unpacked at once: with 32 inputs, half of a level-2 cache, or for tiles a level-1 cache.
+constexpr int64_t kPanel = kHasTiles ? 768 : 8192;
+
+// Most outputs that meet all inputs before the next do.
+constexpr int64_t kOutputs = kHasTiles ? 2048 : INT64_MAX;
 
 // Each unpack_ function turns the 32 x 32 weights of output block `block` and inputs from `input` into
 // to[16 pairs of outputs][32 inputs], both outputs' bfloat16 in each word.
 
 inline void unpack_bf16(const Linear& call, int64_t block, int64_t input, uint32_t* to) {
-  const auto* w = (const uint64_t*)(call.w + (block * call.in + input) * kColumns * sizeof(bf16));
-  for (int64_t k = 0; k < 16; ++k)  // A pair of inputs,
-    for (int64_t c = 0; c < 16; ++c) {  // a pair of outputs: a transposition of two by two.
-      const uint64_t x = w[k * 16 + c];
-      const uint64_t turned =
-          (x & 0xffff00000000ffff) | (x >> 16 & 0xffff0000) | (x & 0xffff0000) << 16;
-      std::memcpy(to + c * kColumns + 2 * k, &turned, sizeof turned);
-    }
+  turn(call.w + (block * call.in + input) * kColumns * sizeof(bf16), to);
 }
 
 // Writes the weights of one input for 16 outputs to the pairs from `to` on.
@@ -101,12 +96,7 @@ KERNEL void add_gradient_of(const bf16* dy, int64_t dy_stride, const uint32_t* p
 // Room of one thread.
 struct InputRoom {
   std::vector<uint32_t> panel;  // Of outputs, or of an adapter's ranks: [most at once / 2, 32].
-  std::vector<float> sums;      // [rows, 32]
-
-  void fit(const Linear& call, int64_t rank) {
-    grow(panel, std::max(std::min(call.out, kPanel), rank) / 2 * kColumns);
-    grow(sums, call.rows * kColumns);
-  }
+  std::vector<float> sums;      // [blocks of 32 inputs, rows, 32]
 };
 
 // An adapter's part of the gradient, dt A, of dt [rows, rank] and A [rank, in]; null for none.
@@ -116,39 +106,107 @@ struct ThroughAdapter {
   int64_t rank = 0;
 };
 
-// Adds x W of all rows to the sums; x lies `stride` from a row to the next, the panel has W.
-inline void add_gradients(const bf16* x, int64_t stride, int64_t depth, int64_t rows, InputRoom& room) {
+// Adds x W of all rows to the sums [rows, 32]; x lies `stride` from a row to the next.
+inline void add_gradients(const bf16* x, int64_t stride, const uint32_t* panel, int64_t depth, int64_t rows,
+                          float* sums) {
+  if (takes_tiles(rows, depth)) {
+    for (int64_t row = 0, some; row < rows; row += some) {
+      some = rows_at_once(rows - row);
+      multiply_tiles<true>((const uint32_t*)(x + row * stride), stride / 2, panel, panel + kLanes, kColumns, depth, some,
+                           sums + row * kColumns, kColumns);
+    }
+    return;
+  }
   for (int64_t row = 0; row < rows; row += kMaxRows)
-    add_gradient_of<kMaxRows>(x + row * stride, stride, room.panel.data(), depth,
-                              room.sums.data() + row * kColumns,
+    add_gradient_of<kMaxRows>(x + row * stride, stride, panel, depth, sums + row * kColumns,
                               rows - row < kMaxRows ? rows - row : kMaxRows);
 }
 
-// The gradient by 32 inputs. In this call x is the gradient by the outputs [rows, out], y that by the
-// inputs [rows, in].
-KERNEL void gradient_of(Format format, const Linear& call, int64_t input, InputRoom& room,
-                        const ThroughAdapter& adapter) {
-  float* sums = room.sums.data();
-  uint32_t* panel = room.panel.data();
-  std::memset(sums, 0, sizeof(float) * call.rows * kColumns);
-  if (adapter.dt) {
-    for (int64_t j = 0; j < adapter.rank; j += 2)
-      for (int64_t c = 0; c < kColumns; ++c) {
-        const bf16* pair = adapter.a + j * call.in + input + c;
-        panel[j / 2 * kColumns + c] = pair[0] | (uint32_t)pair[call.in] << 16;
-      }
-    add_gradients(adapter.dt, adapter.rank, adapter.rank / 2, call.rows, room);
+// Pairs of ranks of A for 32 inputs.
+inline void unpack_factors(const ThroughAdapter& adapter, int64_t in, int64_t input, uint32_t* to) {
+  for (int64_t j = 0; j < adapter.rank; j += 2)
+    for (int64_t c = 0; c < kColumns; ++c) {
+      const bf16* pair = adapter.a + j * in + input + c;
+      to[j / 2 * kColumns + c] = pair[0] | (uint32_t)pair[in] << 16;
+    }
+}
+
+// Calls `compute(begin, size)` for even parts of the outputs, none of more than `most`.
+template <typename Compute>
+void by_outputs(int64_t begin, int64_t size, int64_t most, Compute compute) {
+  const int64_t parts = (size - 1) / most + 1, blocks = size / kColumns;
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t first = blocks * part / parts * kColumns, last = blocks * (part + 1) / parts * kColumns;
+    compute(begin + first, last - first);
   }
-  for (int64_t first = 0; first < call.out; first += kPanel) {
-    const int64_t size = call.out - first < kPanel ? call.out - first : kPanel;
-    for (int64_t output = 0; output < size; output += kColumns)
-      unpack(format, call, (first + output) / kColumns, input, panel + output / 2 * kColumns);
-    add_gradients(call.x + first, call.out, size / 2, call.rows, room);
+}
+
+// The gradients of one call, by blocks of 32 inputs. In it x is the gradient by the outputs [rows, out], y that
+// by the inputs [rows, in].
+struct InputGradient {
+  Format format;
+  const Linear& call;
+  const ThroughAdapter& adapter;
+  InputRoom& room;
+
+  // Makes sums [end - begin, 32] what the adapter contributes.
+  void start(int64_t begin, int64_t end, int64_t input, float* sums) const {
+    std::memset(sums, 0, sizeof(float) * (end - begin) * kColumns);
+    if (!adapter.dt) return;
+    uint32_t* panel = room.panel.data();
+    unpack_factors(adapter, call.in, input, panel);
+    add_gradients(adapter.dt + begin * adapter.rank, adapter.rank, panel, adapter.rank / 2, end - begin, sums);
   }
-  for (int64_t row = 0; row < call.rows; ++row) {
-    narrow(call.y + row * call.in + input, load(sums + row * kColumns));
-    narrow(call.y + row * call.in + input + kLanes, load(sums + row * kColumns + kLanes));
+
+  // Adds what `size` outputs from `output` on contribute.
+  void add(int64_t begin, int64_t end, int64_t output, int64_t size, int64_t input, float* sums) const {
+    uint32_t* panel = room.panel.data();
+    for (int64_t i = 0; i < size; i += kColumns)
+      unpack(format, call, (output + i) / kColumns, input, panel + i / 2 * kColumns);
+    add_gradients(call.x + begin * call.out + output, call.out, panel, size / 2, end - begin, sums);
   }
+
+  KERNEL void write(int64_t begin, int64_t end, int64_t input, const float* sums) const {
+    bf16* y = call.y + begin * call.in + input;
+    for (int64_t row = begin; row < end; ++row, y += call.in, sums += kColumns) {
+      narrow(y, load(sums));
+      narrow(y + kLanes, load(sums + kLanes));
+    }
+  }
+};
+
+// The gradient by the inputs of blocks [first, last), of rows [begin, end). So many outputs as stay in a cache
+// meet all of the blocks before the next do.
+inline void rows_gradient(const InputGradient& gradient, int64_t begin, int64_t end, int64_t first,
+                          int64_t last) {
+  const int64_t size = (end - begin) * kColumns, out = gradient.call.out;
+  grow(gradient.room.sums, (last - first) * size);
+  const auto each = [&](auto compute) {
+    for (int64_t block = first; block < last; ++block)
+      compute(block * kColumns, gradient.room.sums.data() + (block - first) * size);
+  };
+  each([&](int64_t input, float* sums) { gradient.start(begin, end, input, sums); });
+  by_outputs(0, out, kOutputs, [&](int64_t output, int64_t outputs) {
+    each([&](int64_t input, float* sums) {
+      by_outputs(output, outputs, kPanel, [&](int64_t from, int64_t num) {
+        gradient.add(begin, end, from, num, input, sums);
+      });
+    });
+  });
+  each([&](int64_t input, float* sums) { gradient.write(begin, end, input, sums); });
+}
+
+// The gradient by the inputs of blocks [first, last), of all rows.
+inline void gradients_of(Format format, const Linear& call, int64_t first, int64_t last, InputRoom& room,
+                         const ThroughAdapter& adapter) {
+  const InputGradient gradient{format, call, adapter, room};
+  const Tiles tiles(call.rows);
+  grow(room.panel, std::max(std::min(call.out, kPanel), adapter.rank) / 2 * kColumns);
+  const int64_t together = call.out > kOutputs ? last - first : 1;
+  by_rows_in_cache(call.rows, std::min(call.out, kOutputs), [&](int64_t begin, int64_t end) {
+    for (int64_t block = first; block < last; block += together)
+      rows_gradient(gradient, begin, end, block, block + together);
+  });
 }
 
 }  // namespace

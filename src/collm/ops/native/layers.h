@@ -101,10 +101,11 @@ struct Product {
   Adapters adapters;
   bool is_adapted;
 
-  void tile(int64_t row, int64_t block) const {
-    const int64_t left = call.rows - row;
-    tile_of<kMaxRows>(format, call, rounded, is_adapted ? &adapters : nullptr, row, block,
-                      left < kMaxRows ? left : kMaxRows);
+  const Adapters* own_adapters() const { return is_adapted ? &adapters : nullptr; }
+
+  // Computes rows of a block from `row` to `end` at most; returns how many.
+  int64_t rows(int64_t row, int64_t end, int64_t block) const {
+    return some_rows(format, call, rounded, own_adapters(), row, end, block);
   }
 
   // For few rows, B is read slot by slot before the weights are: a tile that read a little of each slot
@@ -116,8 +117,7 @@ struct Product {
   }
 
   void blocks(int64_t first, int64_t last) const {
-    for (int64_t block = first; block < last; ++block)
-      for (int64_t row = 0; row < call.rows; row += kMaxRows) tile(row, block);
+    all_rows(format, call, rounded, own_adapters(), first, last);
   }
 };
 
@@ -251,15 +251,17 @@ inline void mlp_half(const Work& work, const Layer& layer) {
   share(ups, first, last);
   both.add_ahead_of(first, last, work.shared.runs);
   both.add_ahead_of(ups + first, ups + last, work.shared.runs);
-  for (int64_t block = first; block < last; ++block)
-    for (int64_t row = 0; row < step.rows; row += kMaxRows) {
-      both.tile(row, block);
-      both.tile(row, ups + block);
-      for (int64_t r = row; r < step.rows && r < row + kMaxRows; ++r) {
-        const bf16* gates = gate_up + r * 2 * inner + block * kColumns;
-        gate(gates, gates + inner, gated + r * inner + block * kColumns, kColumns);
+  by_rows_in_cache(step.rows, step.hidden, [&](int64_t begin, int64_t end) {
+    const Tiles tiles(step.rows);
+    for (int64_t block = first; block < last; ++block)
+      for (int64_t row = begin; row < end;) {
+        both.rows(row, end, ups + block);
+        for (const int64_t next = row + both.rows(row, end, block); row < next; ++row) {
+          const bf16* gates = gate_up + row * 2 * inner + block * kColumns;
+          gate(gates, gates + inner, gated + row * inner + block * kColumns, kColumns);
+        }
       }
-    }
+  });
   work.team.meet();
   const Product down = product(work, layer.down, gated, step.x, step.x);
   share(layer.down.out / kColumns, first, last);

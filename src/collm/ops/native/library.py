@@ -1,7 +1,7 @@
 """Which compiled kernels run here, and their C interface.
 
-The same kernels are there twice: ``avx512`` for CPUs with AVX512-BF16 and AVX512-VNNI, ``avx2`` for
-those with AVX2 and FMA. Where the library was not built, or the CPU has neither, the path is
+The same kernels are there three times: ``amx`` for CPUs with AMX-BF16 and AMX-INT8, ``avx512`` for
+those with AVX512-BF16 and AVX512-VNNI, ``avx2`` for those with AVX2 and FMA. Where the library was not built, or the CPU has neither, the path is
 ``torch``: ``can_take`` says no, and callers compute the same with torch.
 
 The library has a plain C interface: it depends neither on the version of torch nor on Python's.
@@ -19,12 +19,12 @@ from torch import Tensor
 
 from collm.errors import ConfigError
 
-KernelPath = Literal["avx512", "avx2", "torch"]
+KernelPath = Literal["amx", "avx512", "avx2", "torch"]
 
 COLUMNS = 32
 """Output columns of a packed block; features must be multiples of it."""
 
-_INTERFACE = 2
+_INTERFACE = 3
 """That of ``cpu.cpp``; both change with what a function or a structure takes."""
 
 _POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
@@ -87,7 +87,7 @@ def paths() -> tuple[KernelPath, ...]:
     """Return every path that this installation and this CPU can run, fastest first."""
     level = 0 if (library := _library()) is None else library.collm_cpu()
     every: tuple[KernelPath, ...] = get_args(KernelPath)
-    return every[2 - level :]
+    return every[3 - level :]
 
 
 def choose(wanted: KernelPath) -> None:
@@ -97,26 +97,33 @@ def choose(wanted: KernelPath) -> None:
         ConfigError: The path cannot run here; says why.
     """
     if wanted not in paths():
-        raise ConfigError(f"kernels is {wanted!r}, which cannot run here: {obstacle()}")
+        raise ConfigError(f"kernels is {wanted!r}, which cannot run here: {_obstacle_to(wanted)}")
     choice = _choice()
     choice.path, choice.kernels = wanted, _bind(wanted)
 
 
 def obstacle() -> str | None:
-    """Return why no faster path can run here, for people; ``None`` if there is none faster."""
-    if _library() is None:
-        return "the kernels were not compiled when collm was installed, or from other sources"
-    if "avx2" not in paths():
-        return "this CPU lacks instructions that the kernels use (AVX2 or FMA)"
-    if "avx512" not in paths():
-        return "this CPU lacks instructions of the fastest ones (AVX512-BF16 or AVX512-VNNI)"
-    return None
+    """Return why kernels for this kind of CPU cannot run, for people; ``None`` if they can.
+
+    Tiles are no matter of course, so a CPU without them lacks nothing.
+    """
+    return next((_obstacle_to(each) for each in ("avx2", "avx512") if each not in paths()), None)
 
 
 def explain() -> str:
     """Return one line for people: the path in use, and why none is faster."""
     reason = obstacle()
     return f"kernels: {path()}" + (f", because {reason}" if reason else "")
+
+
+def _obstacle_to(wanted: str) -> str:
+    if _library() is None:
+        return "the kernels were not compiled when collm was installed, or from other sources"
+    if "avx2" not in paths():
+        return "this CPU lacks instructions that the kernels use (AVX2 or FMA)"
+    if "avx512" not in paths():
+        return "this CPU lacks instructions of the faster ones (AVX512-BF16 or AVX512-VNNI)"
+    return f"this CPU lacks what {wanted} needs (AMX-BF16 and AMX-INT8), or its system withholds it"
 
 
 def is_available() -> bool:
@@ -203,7 +210,7 @@ def _library() -> ctypes.CDLL | None:
 def _names() -> Iterator[str]:
     """Yield the names of all that is bound; a library that was built from these sources has it."""
     yield from ("collm_cpu", "collm_interface")
-    for chosen in ("avx512", "avx2"):
+    for chosen in ("amx", "avx512", "avx2"):
         yield from (f"collm_{chosen}_{name}" for name in _ARGUMENTS)
 
 

@@ -9,6 +9,8 @@
 
 #pragma once
 
+#include <algorithm>
+
 #include "adapters.h"
 
 namespace {
@@ -30,8 +32,9 @@ struct Linear {
 };
 
 // The call's inputs as signed bytes: x = scale * byte. For int8 weights a row has one scale, for int4
-// weights one per group of inputs. The rows of a tile lie interleaved, so that its addresses are one
-// pointer and constants: [in / 4, rows of the tile, 4] bytes, [groups, rows of the tile] scales.
+// weights one per group of inputs. The rows of a tile of vectors lie interleaved, so that its addresses are one
+// pointer and constants: [in / 4, rows of the tile, 4] bytes, [groups, rows of the tile] scales. Those that meet
+// tile registers lie one after another.
 struct Bytes {
   int8_t* bytes;
   float* scales;
@@ -185,11 +188,107 @@ KERNEL void tile_of(Format format, const Linear& call, const Bytes& x, const Ada
   tile_bf16<ROWS>(call, x, adapters, row, block);
 }
 
+constexpr int64_t kFewestForTiles = 2;  // Rows from which on tiles are faster than vectors.
+constexpr int64_t kRowGroup = 32;       // Rows are cut between so many.
+constexpr int64_t kFewestInCache = 64;  // Rows that meet a block at least, however wide they are.
+
+// Whether so many rows of so many words are multiplied by tile registers, which take whole ones.
+inline bool takes_tiles(int64_t rows, int64_t words) {
+  return kHasTiles && rows >= kFewestForTiles && words % kTileWords == 0;
+}
+
+inline bool takes_tiles(Format format, const Linear& call) {
+  return format == kBf16 ? takes_tiles(call.rows, call.in / 2)
+                         : format == kInt8 && takes_tiles(call.rows, call.in / 4);
+}
+
+// Finishes up to ROWS rows whose sums [rows, 32] are in memory.
+template <int ROWS>
+KERNEL void finish_sums(const Linear& call, const Adapters* adapters, int64_t row, int64_t column,
+                        const float* sums, int64_t rows) {
+  if constexpr (ROWS > 1)
+    if (rows < ROWS) return finish_sums<ROWS - 1>(call, adapters, row, column, sums, rows);
+  Floats low[ROWS], high[ROWS];
+  UNROLL
+  for (int r = 0; r < ROWS; ++r)
+    low[r] = load(sums + r * kColumns), high[r] = load(sums + r * kColumns + kLanes);
+  finish<ROWS>(call, adapters, row, column, low, high);
+}
+
+// Sums of bytes [rows, 32] as floats, in place.
+KERNEL void scale_sums(const Bytes& x, const float* scales, int64_t row, int64_t rows, float* sums) {
+  for (int64_t r = row; r < row + rows; ++r)
+    for (int64_t half = 0; half < 2; ++half, sums += kLanes) {
+      // Weights are stored 128 too large.
+      const Words whole = minus(load_words(sums), all_words(128 * (int32_t)x.sums[r]));
+      store(sums, mul(mul(to_floats(whole), all(x.scales[r])), load(scales + half * kLanes)));
+    }
+}
+
+// Computes rows of a block by tile registers, as many as are taken at once.
+inline void tile_rows(Format format, const Linear& call, const Bytes& x, const Adapters* adapters,
+                      int64_t row, int64_t rows, int64_t block) {
+  alignas(64) float sums[kRowGroup * kColumns];
+  if (format == kBf16) {
+    const int64_t depth = call.in / 2;
+    const auto* w = (const uint32_t*)call.w + block * depth * kColumns;
+    multiply_tiles<false>((const uint32_t*)call.x + row * depth, depth, w, w + kLanes, kColumns, depth, rows,
+                          sums, kColumns);
+  } else {
+    const int64_t depth = call.in / 4;
+    const uint8_t* record = call.w + block * (kScaleBytes + call.in * kColumns);
+    const auto* w = (const uint32_t*)(record + kScaleBytes);
+    multiply_tiles<false, Factors::kBytes>((const uint32_t*)x.bytes + row * depth, depth, w, w + kLanes,
+                                           kColumns, depth, rows, sums, kColumns);
+    scale_sums(x, (const float*)record, row, rows, sums);
+  }
+  for (int64_t r = 0; r < rows; r += kMaxRows)
+    finish_sums<kMaxRows>(call, adapters, row + r, block * kColumns, sums + r * kColumns,
+                          rows - r < kMaxRows ? rows - r : kMaxRows);
+}
+
+// Computes rows of a block, from `row` to `end` at most, and returns how many: those that are best taken at
+// once.
+inline int64_t some_rows(Format format, const Linear& call, const Bytes& x, const Adapters* adapters,
+                         int64_t row, int64_t end, int64_t block) {
+  const int64_t left = end - row;
+  if (takes_tiles(format, call)) {
+    const int64_t rows = rows_at_once(left);
+    tile_rows(format, call, x, adapters, row, rows, block);
+    return rows;
+  }
+  const int64_t rows = left < kMaxRows ? left : kMaxRows;
+  tile_of<kMaxRows>(format, call, x, adapters, row, block, rows);
+  return rows;
+}
+
+// Calls `compute(begin, end)` for all rows, so many at once as stay in a cache with `width` elements each.
+template <typename Compute>
+void by_rows_in_cache(int64_t rows, int64_t width, Compute compute) {
+  const int64_t most = std::max(kCacheBytes / (int64_t)sizeof(bf16) / width, kFewestInCache);
+  const int64_t parts = (rows - 1) / most + 1, groups = (rows - 1) / kRowGroup + 1;
+  for (int64_t part = 0; part < parts; ++part)
+    compute(groups * part / parts * kRowGroup, std::min(groups * (part + 1) / parts * kRowGroup, rows));
+}
+
+// Computes all rows of blocks [first, last).
+inline void all_rows(Format format, const Linear& call, const Bytes& x, const Adapters* adapters,
+                     int64_t first, int64_t last) {
+  const Tiles tiles(call.rows);
+  by_rows_in_cache(call.rows, call.in, [&](int64_t begin, int64_t end) {
+    for (int64_t from = first; from < last; from += kNearBlocks)
+      for (int64_t row = begin, some; row < end; row += some)
+        for (int64_t block = from; block < last && block < from + kNearBlocks; ++block)
+          some = some_rows(format, call, x, adapters, row, end, block);
+  });
+}
+
 // Rounds one row to bytes. NaN or an infinity makes its scale no number, and
 // with it all that is computed from it: the largest is found as an integer, and theirs are above all others.
 KERNEL void round_row(Format format, const Linear& call, const Bytes& to, int64_t row) {
-  const int64_t size = call.in / to.groups, first = row / kMaxRows * kMaxRows, place = row - first;
-  const int64_t stride = call.rows - first < kMaxRows ? call.rows - first : kMaxRows;
+  const int64_t size = call.in / to.groups, together = takes_tiles(format, call) ? 1 : kMaxRows;
+  const int64_t first = row / together * together, place = row - first;
+  const int64_t stride = call.rows - first < together ? call.rows - first : together;
   const bf16* x = call.x + row * call.in;
   auto* words = (int32_t*)(to.bytes + first * call.in) + place;
   for (int64_t g = 0; g < to.groups; ++g) {

@@ -1,6 +1,7 @@
 // All kernels for CPUs with AVX2 and FMA.
 
 #include "avx2.h"
+#include "no_tiles.h"
 
 #include "attention.h"
 #include "elementwise.h"

@@ -88,164 +88,189 @@ inline void pack_item(const Gradient& gradient, int64_t sample, int64_t item, in
     pack_queries(gradient, sample, kv_head, (panel - panels_of(call)) * kColumns, call, room, to);
 }
 
-// Weights exp(score - log sum), and gradients of scores by them, of 16 scores and products.
-INLINE_KERNEL void scores_back(Floats& scores, Floats& products, Floats scale, Floats log_sums,
-                               Floats deltas, Mask some) {
-  const Floats weights = exponential(sub(mul(scores, scale), log_sums));
-  scores = choose(some, weights, zeros());
-  products = mul(mul(scores, sub(products, deltas)), scale);
+// sums[kTallRows, 32] become x W, or with ADDS gain it: the arguments of multiply_tiles, with all columns side
+// by side. Rows that are not there may hold anything.
+template <bool ADDS>
+KERNEL void products(const bf16* x, int64_t stride, const uint32_t* w, int64_t w_step, int64_t depth,
+                     float* sums, int64_t sums_step) {
+  if constexpr (kHasTiles)
+    return multiply_tiles<ADDS>((const uint32_t*)x, stride / 2, w, w + kLanes, w_step, depth, kTallRows, sums, sums_step);
+  Floats low[kMaxRows], high[kMaxRows];
+  UNROLL
+  for (int r = 0; r < kMaxRows; ++r) {
+    low[r] = ADDS ? load(sums + r * sums_step) : zeros();
+    high[r] = ADDS ? load(sums + r * sums_step + kLanes) : zeros();
+  }
+  multiply<kMaxRows>((const uint32_t*)x, stride / 2, w, w_step, depth, low, high);
+  UNROLL
+  for (int r = 0; r < kMaxRows; ++r)
+    store(sums + r * sums_step, low[r]), store(sums + r * sums_step + kLanes, high[r]);
 }
 
-// Gradient by ROWS query rows from `first` on, as attend_tile has them.
-template <int ROWS>
-KERNEL void grad_queries(const Gradient& gradient, const Chunk& call, int64_t sample, int64_t kv_head,
-                         int64_t first, const bf16* packed, const GradientRoom& room, Scratch& scratch) {
-  const int64_t dim = call.head_dim, group = call.group(), width = panels_of(call) * kColumns;
-  const int64_t start = gradient.batch.starts[sample];
-  uint32_t *queries = scratch.queries.data(), *grads = queries + ROWS * dim / 2;
-  const float* log_sums = call.log_sums + kv_head * call.log_sums_stride + first;
-  const float* deltas =
-      gradient.deltas + kv_head * call.log_sums_stride + start * group + first;
-  int64_t ends[ROWS], starts[ROWS], places[ROWS];
-  for (int r = 0; r < ROWS; ++r) {
-    const int64_t position = (first + r) / group, head = kv_head * group + (first + r) % group;
-    places[r] = ((start + position) * call.heads + head) * dim;
-    std::memcpy(queries + r * dim / 2, call.q + position * call.q_stride + head * dim,
-                sizeof(bf16) * dim);
-    std::memcpy(grads + r * dim / 2, gradient.d_out + places[r], sizeof(bf16) * dim);
-    ends[r] = call.context + position + 1;
-    starts[r] = call.window > 0 && ends[r] > call.window ? ends[r] - call.window : 0;
+// Scores and products of rows with 32 others, and what their weights are made from.
+struct Panel {
+  alignas(64) float scores[kTallRows * kColumns];
+  alignas(64) float products[kTallRows * kColumns];
+};
+
+// Turns 32 of a row's scores and products into weights exp(score - log sum) and gradients of scores by them,
+// where they are from `first` to before `last`; null for `weights` that nobody needs.
+INLINE_KERNEL void scores_back(const Panel& panel, int64_t row, Floats scale, const Floats* log_sums,
+                               const Floats* deltas, int64_t first, int64_t last, bf16* weights,
+                               bf16* d_scores) {
+  UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int64_t at = row * kColumns + half * kLanes;
+    const Floats raw = exponential(sub(mul(load(panel.scores + at), scale), log_sums[half]));
+    const Floats weight = choose(lanes(first - half * kLanes, last - half * kLanes), raw, zeros());
+    if (weights) narrow(weights + half * kLanes, weight);
+    narrow(d_scores + half * kLanes,
+           mul(mul(weight, sub(load(panel.products + at), deltas[half])), scale));
   }
-  const int64_t begin = starts[0] / kColumns * kColumns;
-  const int64_t end = GradientRoom::padded(ends[ROWS - 1]);
-  bf16* weights = scratch.weights.data();
-  const Floats scale = all(call.scale);
+}
+
+// Gradients of scores by `rows` query rows against 32 keys from `p` on, to d_scores [rows, width].
+KERNEL void query_scores_back(const Panel& panel, const QueryRows& query, int64_t rows, int64_t p,
+                              const float* log_sums, const float* deltas, bf16* d_scores, int64_t width) {
+  const Floats scale = all(query.call.scale);
+  for (int64_t r = 0; r < rows; ++r) {
+    const Floats sums[2] = {all(log_sums[r]), all(log_sums[r])}, delta[2] = {all(deltas[r]), all(deltas[r])};
+    scores_back(panel, r, scale, sums, delta, query.start(r) - p, query.end(r) - p, nullptr,
+                d_scores + r * width + p);
+  }
+}
+
+KERNEL void narrow_all(const float* from, bf16* to, int64_t size) {
+  for (int64_t i = 0; i < size; i += kLanes) narrow(to + i, load(from + i));
+}
+
+// Gradient by `rows` query rows, kTallRows at most, from `first` on, as QueryRows has them.
+inline void grad_queries(const Gradient& gradient, const Chunk& call, int64_t sample, int64_t kv_head,
+                         int64_t first, int64_t rows, const bf16* packed, const GradientRoom& room,
+                         Scratch& scratch) {
+  const QueryRows query{call, kv_head, first};
+  const int64_t dim = call.head_dim, width = panels_of(call) * kColumns;
+  const int64_t start = gradient.batch.starts[sample], begin = query.start(0) / kColumns * kColumns;
+  const int64_t end = GradientRoom::padded(query.end(rows - 1));
+  const float* log_sums = call.log_sums + kv_head * call.log_sums_stride + first;
+  const float* deltas = gradient.deltas + kv_head * call.log_sums_stride + start * call.group() + first;
+  auto *queries = (bf16*)scratch.queries.data(), *grads = queries + kTallRows * dim;
+  const auto place = [&](int64_t r) {
+    return ((start + query.position(r)) * call.heads + query.head(r)) * dim;
+  };
+  for (int64_t r = 0; r < rows; ++r) {
+    std::memcpy(queries + r * dim, call.q + query.position(r) * call.q_stride + query.head(r) * dim,
+                sizeof(bf16) * dim);
+    std::memcpy(grads + r * dim, gradient.d_out + place(r), sizeof(bf16) * dim);
+  }
+  bf16* d_scores = scratch.weights.data();
+  Panel panel;
   for (int64_t p = begin; p < end; p += kColumns) {
-    Floats low[ROWS], high[ROWS], d_low[ROWS], d_high[ROWS];
-    UNROLL
-    for (int r = 0; r < ROWS; ++r) low[r] = high[r] = d_low[r] = d_high[r] = zeros();
     const auto* keys = (const uint32_t*)(packed + p * dim);
     const auto* values = (const uint32_t*)(packed + 2 * room.key_size + p * dim);
-    multiply<ROWS>(queries, dim / 2, keys, kColumns, dim / 2, low, high);
-    multiply<ROWS>(grads, dim / 2, values, kColumns, dim / 2, d_low, d_high);
-    UNROLL
-    for (int r = 0; r < ROWS; ++r) {
-      const Floats sum = all(log_sums[r]), delta = all(deltas[r]);
-      scores_back(low[r], d_low[r], scale, sum, delta, lanes(starts[r] - p, ends[r] - p));
-      scores_back(high[r], d_high[r], scale, sum, delta,
-                  lanes(starts[r] - p - kLanes, ends[r] - p - kLanes));
-      narrow(weights + r * width + p, d_low[r]);
-      narrow(weights + r * width + p + kLanes, d_high[r]);
-    }
+    products<false>(queries, dim, keys, kColumns, dim / 2, panel.scores, kColumns);
+    products<false>(grads, dim, values, kColumns, dim / 2, panel.products, kColumns);
+    query_scores_back(panel, query, rows, p, log_sums, deltas, d_scores, width);
   }
-  const bf16* along = packed + room.key_size + begin * dim;
+  const auto* along = (const uint32_t*)(packed + room.key_size + begin * dim);
   for (int64_t d = 0; d < dim; d += kColumns) {
-    Floats low[ROWS], high[ROWS];
-    UNROLL
-    for (int r = 0; r < ROWS; ++r) low[r] = high[r] = zeros();
-    multiply<ROWS>((const uint32_t*)(weights + begin), width / 2, (const uint32_t*)along + d, dim,
-                   (end - begin) / 2, low, high);
-    UNROLL
-    for (int r = 0; r < ROWS; ++r) {
-      narrow(gradient.dq + places[r] + d, low[r]);
-      narrow(gradient.dq + places[r] + d + kLanes, high[r]);
-    }
+    products<false>(d_scores + begin, width, along + d, dim, (end - begin) / 2, panel.scores, kColumns);
+    for (int64_t r = 0; r < rows; ++r)
+      narrow_all(panel.scores + r * kColumns, gradient.dq + place(r) + d, kColumns);
   }
 }
 
-// Adds the gradient by keys and values at ROWS positions from `first` on, as far as one sample's queries
-// see them, to sums [ROWS, 2, head_dim].
-template <int ROWS>
-KERNEL void add_keys(const Gradient& gradient, const Chunk& call, int64_t sample, int64_t kv_head,
-                     int64_t first, const bf16* packed, const GradientRoom& room, Scratch& scratch,
-                     float* sums) {
-  const int64_t dim = call.head_dim, group = call.group(), num_queries = call.rows * group;
-  const int64_t width = GradientRoom::padded(num_queries);
-  uint32_t *keys = scratch.queries.data(), *values = keys + ROWS * dim / 2;
-  int64_t starts[ROWS], ends[ROWS];  // Of the query rows that see a key.
-  for (int r = 0; r < ROWS; ++r) {
-    const int64_t behind = first + r - call.context;  // Position after the prefix; maybe in it.
-    const bf16* key = gradient.batch.key(sample, first + r, kv_head);
-    std::memcpy(keys + r * dim / 2, key, sizeof(bf16) * dim);
-    std::memcpy(values + r * dim / 2, key + call.kv_heads * dim, sizeof(bf16) * dim);
-    starts[r] = behind > 0 ? behind * group : 0;
-    ends[r] = call.window > 0 && (behind + call.window) * group < num_queries
-                  ? (behind + call.window) * group
-                  : num_queries;
+// Positions of a sample whose queries see a key; maybe in the prefix before it.
+struct KeyRows {
+  const Chunk& call;
+  int64_t first;
+
+  int64_t behind(int64_t r) const { return first + r - call.context; }
+  // Of the query rows that see key r.
+  int64_t start(int64_t r) const { return behind(r) > 0 ? behind(r) * call.group() : 0; }
+  int64_t end(int64_t r) const {
+    const int64_t all = call.rows * call.group();
+    const int64_t upto = (behind(r) + call.window) * call.group();
+    return call.window > 0 && upto < all ? upto : all;
   }
-  const int64_t begin = starts[0] / kColumns * kColumns, end = GradientRoom::padded(ends[ROWS - 1]);
+};
+
+// Weights and gradients of scores by `rows` keys against 32 query rows from `j` on, each [rows, width].
+KERNEL void key_scores_back(const Panel& panel, const KeyRows& key, int64_t rows, int64_t j,
+                            const float* log_sums, const float* deltas, bf16* weights, bf16* d_scores,
+                            int64_t width) {
+  const int64_t num_queries = key.call.rows * key.call.group();
+  const Mask there = lanes(0, num_queries - j), beyond = lanes(0, num_queries - j - kLanes);
+  const Floats sums[2] = {load_some(there, log_sums + j), load_some(beyond, log_sums + j + kLanes)};
+  const Floats delta[2] = {load_some(there, deltas + j), load_some(beyond, deltas + j + kLanes)};
+  for (int64_t r = 0; r < rows; ++r)
+    scores_back(panel, r, all(key.call.scale), sums, delta, key.start(r) - j, key.end(r) - j,
+                weights + r * width + j, d_scores + r * width + j);
+}
+
+// Adds the gradient by keys and values at `rows` positions, kTallRows at most, from `first` on, as far as one
+// sample's queries see them, to sums [kTallRows, 2, head_dim].
+inline void add_keys(const Gradient& gradient, const Chunk& call, int64_t sample, int64_t kv_head,
+                     int64_t first, int64_t rows, const bf16* packed, const GradientRoom& room,
+                     Scratch& scratch, float* sums) {
+  const KeyRows key{call, first};
+  const int64_t dim = call.head_dim, width = GradientRoom::padded(call.rows * call.group());
+  const int64_t begin = key.start(0) / kColumns * kColumns, end = GradientRoom::padded(key.end(rows - 1));
   if (begin >= end) return;
+  auto *keys = (bf16*)scratch.queries.data(), *values = keys + kTallRows * dim;
+  for (int64_t r = 0; r < rows; ++r) {
+    const bf16* own = gradient.batch.key(sample, first + r, kv_head);
+    std::memcpy(keys + r * dim, own, sizeof(bf16) * dim);
+    std::memcpy(values + r * dim, own + call.kv_heads * dim, sizeof(bf16) * dim);
+  }
   const float* log_sums = call.log_sums + kv_head * call.log_sums_stride;
   const float* deltas =
-      gradient.deltas + kv_head * call.log_sums_stride + gradient.batch.starts[sample] * group;
+      gradient.deltas + kv_head * call.log_sums_stride + gradient.batch.starts[sample] * call.group();
   const bf16* queries = packed + 3 * room.key_size;
-  bf16 *weights = scratch.weights.data(), *d_scores = weights + ROWS * width;
-  const Floats scale = all(call.scale);
+  bf16 *weights = scratch.weights.data(), *d_scores = weights + kTallRows * width;
+  Panel panel;
   for (int64_t j = begin; j < end; j += kColumns) {
-    Floats low[ROWS], high[ROWS], d_low[ROWS], d_high[ROWS];
-    UNROLL
-    for (int r = 0; r < ROWS; ++r) low[r] = high[r] = d_low[r] = d_high[r] = zeros();
     const auto* across = (const uint32_t*)(queries + j * dim);
     const auto* grads = (const uint32_t*)(queries + 2 * room.query_size + j * dim);
-    multiply<ROWS>(keys, dim / 2, across, kColumns, dim / 2, low, high);
-    multiply<ROWS>(values, dim / 2, grads, kColumns, dim / 2, d_low, d_high);
-    const Mask there = lanes(0, num_queries - j), beyond = lanes(0, num_queries - j - kLanes);
-    const Floats sum_low = load_some(there, log_sums + j), delta_low = load_some(there, deltas + j);
-    const Floats sum_high = load_some(beyond, log_sums + j + kLanes);
-    const Floats delta_high = load_some(beyond, deltas + j + kLanes);
-    UNROLL
-    for (int r = 0; r < ROWS; ++r) {
-      scores_back(low[r], d_low[r], scale, sum_low, delta_low, lanes(starts[r] - j, ends[r] - j));
-      scores_back(high[r], d_high[r], scale, sum_high, delta_high,
-                  lanes(starts[r] - j - kLanes, ends[r] - j - kLanes));
-      bf16 *weight = weights + r * width + j, *d_score = d_scores + r * width + j;
-      narrow(weight, low[r]), narrow(weight + kLanes, high[r]);
-      narrow(d_score, d_low[r]), narrow(d_score + kLanes, d_high[r]);
-    }
+    products<false>(keys, dim, across, kColumns, dim / 2, panel.scores, kColumns);
+    products<false>(values, dim, grads, kColumns, dim / 2, panel.products, kColumns);
+    key_scores_back(panel, key, rows, j, log_sums, deltas, weights, d_scores, width);
   }
   const bf16* along[2] = {queries + room.query_size, queries + 3 * room.query_size};
   for (int64_t d = 0; d < dim; d += kColumns)
-    for (int part = 0; part < 2; ++part) {
-      const bf16* x = part == 0 ? d_scores : weights;
-      Floats low[ROWS], high[ROWS];
-      UNROLL
-      for (int r = 0; r < ROWS; ++r) {
-        const float* sum = sums + (r * 2 + part) * dim + d;
-        low[r] = load(sum), high[r] = load(sum + kLanes);
-      }
-      multiply<ROWS>((const uint32_t*)(x + begin), width / 2,
-                     (const uint32_t*)(along[part] + begin * dim) + d, dim, (end - begin) / 2, low, high);
-      UNROLL
-      for (int r = 0; r < ROWS; ++r) {
-        float* sum = sums + (r * 2 + part) * dim + d;
-        store(sum, low[r]), store(sum + kLanes, high[r]);
-      }
-    }
+    for (int part = 0; part < 2; ++part)
+      products<true>((part == 0 ? d_scores : weights) + begin, width,
+                     (const uint32_t*)(along[part] + begin * dim) + d, dim, (end - begin) / 2,
+                     sums + part * dim + d, 2 * dim);
 }
 
-// Gradient by keys and values of one sample at ROWS of its own positions. Those of a prefix gather what
+// Gradient by keys and values of one sample at `rows` of its own positions. Those of a prefix gather what
 // every sample after it adds; `rooms` has where each sample's packed rows begin.
-template <int ROWS>
-KERNEL void grad_keys(const Gradient& gradient, int64_t sample, int64_t kv_head, int64_t first,
+inline void grad_keys(const Gradient& gradient, int64_t sample, int64_t kv_head, int64_t first, int64_t rows,
                       const int64_t* rooms, Scratch& scratch) {
   const Batch& batch = gradient.batch;
   const int64_t dim = batch.head_dim, row = batch.row_of(sample, first);
   float* sums = scratch.scores.data();
-  std::memset(sums, 0, sizeof(float) * ROWS * 2 * dim);
+  std::memset(sums, 0, sizeof(float) * kTallRows * 2 * dim);
   for (int64_t other = 0; other < batch.samples; ++other) {
     const bool sees = other == sample || (batch.starts[sample] == 0 && batch.prefixes[other] > 0);
     if (!sees) continue;
     const Chunk call = sample_of(batch, other);
     const GradientRoom room(call);
     const bf16* packed = gradient.packed + rooms[other] + kv_head * room.of_head();
-    add_keys<ROWS>(gradient, call, other, kv_head, first, packed, room, scratch, sums);
+    add_keys(gradient, call, other, kv_head, first, rows, packed, room, scratch, sums);
   }
-  for (int r = 0; r < ROWS; ++r)
-    for (int part = 0; part < 2; ++part) {
-      bf16* to = gradient.dkv + (((row + r) * 2 + part) * batch.kv_heads + kv_head) * dim;
-      for (int64_t d = 0; d < dim; d += kLanes) narrow(to + d, load(sums + (r * 2 + part) * dim + d));
-    }
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t part = 0; part < 2; ++part)
+      narrow_all(sums + (r * 2 + part) * dim,
+                 gradient.dkv + (((row + r) * 2 + part) * batch.kv_heads + kv_head) * dim, dim);
 }
+
+// Tiles of a sample's query rows of one key head, and of its keys.
+inline int64_t query_tiles_of(const Chunk& call) {
+  return (call.rows * call.group() + kTallRows - 1) / kTallRows;
+}
+inline int64_t key_tiles_of(const Chunk& call) { return (call.rows + kTallRows - 1) / kTallRows; }
 
 // One of a sample's kv_heads * (query tiles + key tiles) items.
 inline void grad_item(const Gradient& gradient, int64_t sample, int64_t item, const int64_t* rooms,
@@ -254,17 +279,14 @@ inline void grad_item(const Gradient& gradient, int64_t sample, int64_t item, co
   const GradientRoom room(call);
   const int64_t kv_head = item % call.kv_heads, tile = item / call.kv_heads;
   const bf16* packed = gradient.packed + rooms[sample] + kv_head * room.of_head();
-  if (tile < call.tiles()) {
-    int64_t at = tile * kMaxRows, left = call.rows * call.group() - at;
-    if (left >= kMaxRows)
-      return grad_queries<kMaxRows>(gradient, call, sample, kv_head, at, packed, room, scratch);
-    for (; left > 0; --left, ++at)
-      grad_queries<1>(gradient, call, sample, kv_head, at, packed, room, scratch);
-    return;
+  const Tiles tiles(kTallRows);
+  if (tile < query_tiles_of(call)) {
+    const int64_t at = tile * kTallRows, left = call.rows * call.group() - at;
+    return grad_queries(gradient, call, sample, kv_head, at, left < kTallRows ? left : kTallRows, packed, room,
+                        scratch);
   }
-  int64_t at = call.context + (tile - call.tiles()) * kMaxRows, left = call.length() - at;
-  if (left >= kMaxRows) return grad_keys<kMaxRows>(gradient, sample, kv_head, at, rooms, scratch);
-  for (; left > 0; --left, ++at) grad_keys<1>(gradient, sample, kv_head, at, rooms, scratch);
+  const int64_t at = (tile - query_tiles_of(call)) * kTallRows, left = call.rows - at;
+  grad_keys(gradient, sample, kv_head, call.context + at, left < kTallRows ? left : kTallRows, rooms, scratch);
 }
 
 // Makes a thread's room large enough for the tiles of every sample.
@@ -277,9 +299,9 @@ inline void fit_gradient(Scratch& scratch, const Batch& batch) {
     if (queries > widest) widest = queries;
     if (keys > widest) widest = keys;
   }
-  grow(scratch.weights, kMaxRows * widest);
-  grow(scratch.queries, kMaxRows * batch.head_dim);
-  grow(scratch.scores, kMaxRows * 2 * batch.head_dim);
+  grow(scratch.weights, kTallRows * widest);
+  grow(scratch.queries, kTallRows * batch.head_dim);
+  grow(scratch.scores, kTallRows * 2 * batch.head_dim);
 }
 
 }  // namespace
@@ -315,7 +337,7 @@ void EXPORT(training_attention_back)(const bf16* q, int64_t q_stride, const bf16
         team, samples,
         [&](int64_t i) {
           const Chunk call = sample_of(batch, i);
-          return kv_heads * (call.tiles() + (call.rows + kMaxRows - 1) / kMaxRows);
+          return kv_heads * (query_tiles_of(call) + key_tiles_of(call));
         },
         nothing,
         [&](int64_t i, int64_t item, int64_t) { grad_item(gradient, i, item, rooms.data(), scratch); });

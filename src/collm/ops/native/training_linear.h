@@ -111,6 +111,131 @@ inline void grad_b_of(const Adapter& adapter, const float* t, const bf16* dy, in
   }
 }
 
+// The gradients of an adapter by tile registers. What is summed over rows needs them as pairs: each thread
+// turns the columns that it needs, once for all ranks.
+class AdapterTiles {
+ public:
+  // Room for `rows` rows and `ranks` ranks.
+  void fit(int64_t rows, int64_t size) {
+    padded_ = (rows + kColumns - 1) / kColumns * kColumns;
+    grow(panel_, std::max(padded_, size) / 2 * kColumns);
+  }
+
+  int64_t padded() const { return padded_; }
+
+  // to[rank, 32] = factors[rank, rows] values[rows, 32 columns], summed over all of `parts` factors, which lie
+  // behind one another; `width` from a row of values to the next.
+  void sum_rows(const bf16* factors, int64_t parts, int64_t part_size, int64_t ranks, const bf16* values,
+                int64_t width, int64_t rows, float* to) {
+    pair_rows(values, width, rows);
+    const uint32_t* w = panel_.data();
+    for (int64_t j = 0, some; j < ranks; j += some) {
+      some = rows_at_once(ranks - j);
+      for (int64_t part = 0; part < parts; ++part) {
+        const bf16* own = factors + part * part_size + j * padded_;
+        const auto multiply = part ? multiply_tiles<true> : multiply_tiles<false>;
+        multiply((const uint32_t*)own, padded_ / 2, w, w + kLanes, kColumns, padded_ / 2, some, to + j * kColumns, kColumns);
+      }
+    }
+  }
+
+  // to[rows, 32], of so many at once, become x[rows, size] times as many rows of factors, up to 32 of them.
+  void project(const bf16* x, int64_t stride, int64_t size, int64_t rows, float* to) const {
+    const uint32_t* w = panel_.data();
+    multiply_tiles<false>((const uint32_t*)x, stride / 2, w, w + kLanes, kColumns, size / 2, rows, to,
+                          kColumns);
+  }
+
+  // Lays up to 32 rows of factors ready for `project`.
+  void turn_factors(const bf16* factors, int64_t stride, int64_t size, int64_t count) {
+    for (int64_t c = 0; c < kColumns; ++c) {
+      const auto* pairs = (const uint32_t*)(factors + c * stride);
+      for (int64_t k = 0; k < size / 2; ++k) panel_[k * kColumns + c] = c < count ? pairs[k] : 0;
+    }
+  }
+
+ private:
+  KERNEL void pair_rows(const bf16* values, int64_t width, int64_t rows) {
+    const Words none = all_words(0);
+    uint32_t* to = panel_.data();
+    for (int64_t row = 0; row < padded_; row += 2, values += 2 * width, to += kColumns) {
+      Words low, high;
+      interleave(row < rows ? load_words(values) : none, row + 1 < rows ? load_words(values + width) : none,
+                 low, high);
+      store_words(to, low), store_words(to + kLanes, high);
+    }
+  }
+
+  std::vector<uint32_t> panel_;
+  int64_t padded_ = 0;
+};
+
+// What the gradients of one call's adapter share between threads: projections turned, [ranks, padded rows].
+struct Turned {
+  std::vector<bf16> t, dt;  // dt as two parts, whose sum has twice the digits.
+};
+
+// Turns rows [first, last) of t and dt.
+inline void turn_projections(const bf16* t, const float* dt, int64_t rank, int64_t padded, int64_t first,
+                             int64_t last, Turned& to) {
+  for (int64_t row = first; row < last; ++row)
+    for (int64_t j = 0; j < rank; ++j) {
+      const float exact = dt[row * rank + j];
+      const bf16 high = rounded(exact);
+      to.t[j * padded + row] = t[row * rank + j];
+      to.dt[j * padded + row] = high;
+      to.dt[(rank + j) * padded + row] = rounded(exact - widened(high));
+    }
+}
+
+// dt = dy B of rows [first, last), as project_back.
+inline void project_back_with_tiles(const Linear& call, const Adapter& adapter, int64_t first, int64_t last,
+                                    AdapterTiles& tiles, float* dt) {
+  const int64_t each = adapter.ranks_each();
+  const Tiles registers(last - first);
+  alignas(64) float sums[2 * kTallRows * kColumns];
+  for (int64_t part = 0; part < adapter.num_parts; ++part)
+    for (int64_t j = 0; j < each; j += kColumns) {
+      const int64_t begin = adapter.part_begin(part), size = adapter.part_ends[part] - begin;
+      const int64_t count = each - j < kColumns ? each - j : kColumns, rank = part * each + j;
+      tiles.turn_factors(adapter.b + rank * call.out + begin, call.out, size, count);
+      for (int64_t row = first, some; row < last; row += some) {
+        some = rows_at_once(last - row);
+        tiles.project(call.x + row * call.out + begin, call.out, size, some, sums);
+        for (int64_t r = 0; r < some; ++r)
+          std::memcpy(dt + (row + r) * adapter.rank + rank, sums + r * kColumns, sizeof(float) * count);
+      }
+    }
+}
+
+// Gradients by A and B, as grad_a_of and grad_b_of, of this thread's blocks of 32 columns of each.
+inline void grad_factors_with_tiles(const Adapter& adapter, const Turned& turned, const Linear& call,
+                                    const bf16* x, AdapterTiles& tiles, float* grad_a, float* grad_b) {
+  const int64_t rank = adapter.rank, each = adapter.ranks_each(), padded = tiles.padded();
+  static thread_local std::vector<float> sums;
+  grow(sums, rank * kColumns);
+  int64_t first, last;
+  share(call.in / kColumns, first, last);
+  {
+    const Tiles registers(rank);
+    for (int64_t column = first * kColumns; column < last * kColumns; column += kColumns) {
+      tiles.sum_rows(turned.dt.data(), 2, rank * padded, rank, x + column, call.in, call.rows, sums.data());
+      for (int64_t j = 0; j < rank; ++j)
+        std::memcpy(grad_a + j * call.in + column, sums.data() + j * kColumns, sizeof(float) * kColumns);
+    }
+  }
+  share(call.out / kColumns, first, last);
+  const Tiles registers(each);
+  for (int64_t column = first * kColumns; column < last * kColumns; column += kColumns) {
+    int64_t part = 0;
+    while (column >= adapter.part_ends[part]) ++part;
+    tiles.sum_rows(turned.t.data() + part * each * padded, 1, 0, each, call.x + column, call.out, call.rows,
+                   sums.data());
+    for (int64_t j = 0; j < each; ++j)
+      for (int64_t c = 0; c < kColumns; ++c) grad_b[(column + c) * each + j] = sums[j * kColumns + c];
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -144,10 +269,7 @@ void EXPORT(adapted)(int format, const bf16* x, const uint8_t* w, const bf16* bi
         project(x, in, adapters, {row, last - row < kRunRows ? last - row : kRunRows}, chunk);
 #pragma omp barrier
     share(out / kColumns, first, last);
-    for (int64_t block = first; block < last; ++block)
-      for (int64_t row = 0; row < rows; row += kMaxRows)
-        tile_of<kMaxRows>((Format)format, call, rounded, &adapters, row, block,
-                          rows - row < kMaxRows ? rows - row : kMaxRows);
+    all_rows((Format)format, call, rounded, &adapters, first, last);
   }
 }
 
@@ -165,24 +287,38 @@ void EXPORT(adapted_back)(int format, const bf16* x, const bf16* t, const bf16* 
   grow(halves, rows * rank);
   float *exact_dt = numbers.data(), *exact_t = exact_dt + rows * rank;
   bf16* dt = halves.data();
+  static thread_local Turned kept;
+  Turned& turned = kept;  // That of the calling thread, in all threads.
+  const bool tiles = takes_tiles(rows, out / 2);
+  const int64_t padded = (rows + kColumns - 1) / kColumns * kColumns;
+  if (tiles) turned.t.assign(rank * padded, 0), turned.dt.assign(2 * rank * padded, 0);
 #pragma omp parallel num_threads(threads)
   {
     static thread_local InputRoom room;
+    static thread_local AdapterTiles own;
+    own.fit(rows, out);
     int64_t first, last;
     share(rows, first, last);
-    project_back(call, adapter, first, last, exact_dt);
-    round_projections(exact_dt, dt, first * rank, last * rank);
-    widen_all(t, exact_t, first * rank, last * rank);
-#pragma omp barrier
-    room.fit(call, rank);
-    share(in / kColumns, first, last);
-    for (int64_t block = first; block < last; ++block) {
-      gradient_of((Format)format, call, block * kColumns, room, {dt, a, rank});
-      grad_a_of(adapter, exact_dt, x, rows, in, block * kColumns, grad_a);
+    if (tiles) {
+      project_back_with_tiles(call, adapter, first, last, own, exact_dt);
+      turn_projections(t, exact_dt, rank, padded, first, last, turned);
+    } else {
+      project_back(call, adapter, first, last, exact_dt);
+      widen_all(t, exact_t, first * rank, last * rank);
     }
-    share(out / kColumns, first, last);
-    for (int64_t block = first; block < last; ++block)
-      grad_b_of(adapter, exact_t, dy, rows, out, block * kColumns, grad_b);
+    round_projections(exact_dt, dt, first * rank, last * rank);
+#pragma omp barrier
+    share(in / kColumns, first, last);
+    gradients_of((Format)format, call, first, last, room, {dt, a, rank});
+    if (tiles) {
+      grad_factors_with_tiles(adapter, turned, call, x, own, grad_a, grad_b);
+    } else {
+      for (int64_t block = first; block < last; ++block)
+        grad_a_of(adapter, exact_dt, x, rows, in, block * kColumns, grad_a);
+      share(out / kColumns, first, last);
+      for (int64_t block = first; block < last; ++block)
+        grad_b_of(adapter, exact_t, dy, rows, out, block * kColumns, grad_b);
+    }
   }
 }
 
