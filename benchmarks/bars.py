@@ -72,7 +72,9 @@ def main() -> None:
     parser = make_parser(__doc__ or "", rounds=3)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--peers", type=Path, help="Python of the peers; without it, none of them")
-    parser.add_argument("--beside", nargs="+", choices=_PEERS, default=list(_PEERS), help="of those")
+    parser.add_argument(
+        "--beside", nargs="+", choices=_PEERS, default=list(_PEERS), help="of those"
+    )
     parser.add_argument("--gguf", default="", help="for llama.cpp; by default the default model's")
     parser.add_argument("--only", nargs="+", choices=_PARTS, default=list(_PARTS))
     parser.add_argument("--context", type=int, default=184, help="tokens of each prompt")

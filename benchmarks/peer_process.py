@@ -63,5 +63,5 @@ class PeerProcess:
         return json.loads(line)
 
     def _send(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):  # It ended by itself, which is told elsewhere.
+        with contextlib.suppress(ProcessLookupError):  # ended by itself, which is told elsewhere
             os.killpg(self._process.pid, number)

@@ -85,7 +85,10 @@ def test_malformed_trace_names_file_and_line(tmp_path, rows, complaint):
     ("name", "content"),
     [
         ("no.csv.gz", b"arrived_at_s"),
-        ("cut.csv.gz", gzip.compress(b"arrived_at_s,prompt_tokens,output_tokens\n" * 9, mtime=0)[:30]),
+        (
+            "cut.csv.gz",
+            gzip.compress(b"arrived_at_s,prompt_tokens,output_tokens\n" * 9, mtime=0)[:30],
+        ),
         ("latin.csv", b"arrived_at_s,prompt_tokens,output_tokens\n\xff,1,1\n"),
         ("long.csv", b"arrived_at_s,prompt_tokens,output_tokens\n" + b"1" * 200_000),
     ],

@@ -1,8 +1,9 @@
 """Which compiled kernels run here, and their C interface.
 
 The same kernels are there three times: ``amx`` for CPUs with AMX-BF16 and AMX-INT8, ``avx512`` for
-those with AVX512-BF16 and AVX512-VNNI, ``avx2`` for those with AVX2 and FMA. Where the library was not built, or the CPU has neither, the path is
-``torch``: ``can_take`` says no, and callers compute the same with torch.
+those with AVX512-BF16 and AVX512-VNNI, ``avx2`` for those with AVX2 and FMA. Where the library was
+not built, or the CPU has none of these, the path is ``torch``: ``can_take`` says no, and callers
+compute the same with torch.
 
 The library has a plain C interface: it depends neither on the version of torch nor on Python's.
 """
