@@ -177,7 +177,7 @@ class _Config:
     def _number(self, key: str, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
             shown = _shown(value)
-            raise AdapterError(f"{self._path}: {key} is {shown}; a positive number is needed")
+            raise AdapterError(f"{self._path}: {key} is {shown}; allowed is above 0, below 1e9")
         return float(value)
 
     def _patterns(self, key: str) -> list[tuple[re.Pattern[str], float]]:

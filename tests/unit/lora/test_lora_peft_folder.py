@@ -124,6 +124,12 @@ def test_unsupported_field_is_refused_by_name(folder, field, value):
     refuse(folder, CONFIG, field)
 
 
+@pytest.mark.parametrize(("field", "value"), [("r", 10**9), ("lora_alpha", 1e300)])
+def test_refusal_of_a_number_says_what_is_allowed(folder, field, value):
+    change_config(folder, **{field: value})
+    refuse(folder, field, "above 0, below 1e9")
+
+
 def test_refusal_quotes_a_long_value_in_part(folder):
     change_config(folder, modules_to_save=["x" * 100_000])
     with pytest.raises(AdapterError) as caught:
