@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(not library.is_available(), reason="no kernels run here"),
 ]
 
-NUM_TEXTS, NUM_TOKENS = 3, 128
+NUM_TEXTS, NUM_TOKENS = 8, 128
 TIE = 0.5
 """Nats. Logits are near 16 here, where neighbours in bfloat16 are 1/8 apart: two candidates, each
 off by one or two of these steps, change places within half a nat."""
