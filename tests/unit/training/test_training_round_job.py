@@ -278,7 +278,7 @@ def test_what_is_taken_back_to_the_base_leaves_a_fresh_adapter(decoder):
 
 def test_a_shadow_proven_worse_starts_over_from_its_base(decoder):
     world = World(decoder, held_out=lessons(8, (9, 10, 11), seed=2), learning_rate=0.1)
-    first = world.train(1, max_tokens=400)
+    first = world.train(1, max_tokens=800)
     assert first.loss_after > first.loss_before
     second = world.train(2, max_tokens=100)
     assert [event.reason for event in world.of(ShadowReset)] == [
