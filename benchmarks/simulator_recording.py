@@ -91,8 +91,11 @@ def lengths(records: Sequence[RequestRecord]) -> tuple[tuple[float, int, int], .
     )
 
 
-def simulated(recording: Recording, seed: int = 0) -> Figures:
-    """Simulate the same arrivals and lengths on the same replicas."""
+def simulated(recording: Recording, seed: int = 0, slowness: tuple[float, ...] = ()) -> Figures:
+    """Simulate the same arrivals and lengths on the same replicas.
+
+    ``slowness`` is how many times as long as in the profile each replica took for its work.
+    """
     requests = [
         SimRequest(number, at_s, num_prompt, num_output, domain=0, is_scored=False)
         for number, (at_s, num_prompt, num_output) in enumerate(recording.requests)
@@ -100,6 +103,7 @@ def simulated(recording: Recording, seed: int = 0) -> Figures:
     config = SimConfig(
         num_replicas=recording.num_replicas,
         seed=seed,
+        slowness=slowness,
         pacing=PacingConfig(budget=recording.budget),
         says_lengths=True,
         warm_tokens=recording.profile.training.tokens_per_step * 10.0,

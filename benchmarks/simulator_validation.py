@@ -78,13 +78,21 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, help="a measured profile, to measure none")
     parser.add_argument("--port", type=int, default=8417)
     parser.add_argument("--again", type=Path, help="a kept recording, to simulate it alone")
+    parser.add_argument(
+        "--slowness",
+        type=float,
+        nargs="+",
+        default=[],
+        help="times as long as in the profile that each replica took, where that is known",
+    )
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     recording = load_recording(arguments.again) if arguments.again else recorded(arguments)
     alone = recording.profile.training.alone_tokens_per_s
     expected = trained_alone(recording.profile)
     print(f"Training alone: measured {alone} tokens/s, SIMULATED {expected:.0f}.")
-    report(recording.real, simulated(recording, arguments.seed), arguments.folder)
+    found = simulated(recording, arguments.seed, tuple(arguments.slowness))
+    report(recording.real, found, arguments.folder)
 
 
 def recorded(arguments: argparse.Namespace) -> Recording:

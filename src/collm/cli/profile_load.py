@@ -11,7 +11,8 @@ from collm.types import Request, RequestId, SamplingParams
 LONE_PROMPT_TOKENS = 32
 _MAX_TOKEN_ID = 200
 """Any vocabulary has so many; what is said does not matter."""
-_MAX_CONCURRENT = 16
+_MAX_CONCURRENT = 32
+"""More than a replica bears, so that nothing is said of crowds that were never seen."""
 _LONE_REQUESTS = 12
 
 
