@@ -11,7 +11,7 @@ _ENOUGH_STEPS = 4
 _HALF_LIFE_S = 300.0
 """Training time after which a share of evaluation counts half."""
 _PRIOR_S = 10.0
-"""Training time before which evaluation is thought to take no more than this part says."""
+"""Training time that counts as much as what is thought beforehand, of speed and of evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,16 @@ class Throughput:
     fading weights, so that ``τ(B) = (1 - v) / (a + o / B)`` where v is the share of the time that
     evaluates. Windows that all have one B cannot tell a and o apart, and leave them in the prior's
     proportion. Steps are counted when they end, so windows are put together until there are enough
-    of them for the ends not to matter.
+    of them for the ends not to matter. Until there are enough for a fit, the prior's times are
+    taken as many times as long as those found: minutes pass, and devices differ from the first.
     """
 
     def __init__(self, prior: tuple[float, float] = _PRIOR) -> None:
         """Begin with ``prior``: seconds per token and per optimizer step."""
+        self._prior = prior
         self._cost = OnlineCost(prior, _QUANTILE)
+        self._said_s = self._found_s = _PRIOR_S
+        """By the prior, and in truth."""
         self._num_tokens = self._num_steps = 0
         self._pending_s = 0.0
         self._training_s = self._evaluation_s = 0.0
@@ -55,12 +59,12 @@ class Throughput:
     @property
     def token_s(self) -> float:
         """a: seconds per token."""
-        return self._cost.coefficients[0]
+        return self._level * self._cost.coefficients[0]
 
     @property
     def step_s(self) -> float:
         """o: seconds that every optimizer step takes besides."""
-        return self._cost.coefficients[1]
+        return self._level * self._cost.coefficients[1]
 
     @property
     def evaluation_share(self) -> float:
@@ -85,10 +89,25 @@ class Throughput:
         self._num_steps += num_steps
         self._pending_s += seconds - evaluation_s
         if self._num_steps >= _ENOUGH_STEPS and self._pending_s > 0.0:
+            self._said_s += self._pending_said_s
+            self._found_s += self._pending_s
             self._cost.observe((float(self._num_tokens), float(self._num_steps)), self._pending_s)
             self._num_tokens = self._num_steps = 0
             self._pending_s = 0.0
 
     def tokens_per_s(self, batch_tokens: float) -> float:
         """Return τ at steps of ``batch_tokens``."""
-        return (1.0 - self.evaluation_share) / self._cost.predict_s((1.0, 1.0 / batch_tokens))
+        return (1.0 - self.evaluation_share) / (self.token_s + self.step_s / batch_tokens)
+
+    @property
+    def _level(self) -> float:
+        """How many times as long as the prior's the times are; 1 once they are fitted."""
+        if self._cost.coefficients != self._prior:
+            return 1.0
+        pending_s = self._pending_s if self._num_steps else 0.0
+        return (self._found_s + pending_s) / (self._said_s + self._pending_said_s)
+
+    @property
+    def _pending_said_s(self) -> float:
+        token_s, step_s = self._prior
+        return token_s * self._num_tokens + step_s * self._num_steps

@@ -29,6 +29,17 @@ def test_rate_and_overhead_are_found_within_a_tenth():
     assert throughput.step_s == pytest.approx(0.4, rel=0.25)
 
 
+@pytest.mark.parametrize("per_s", [150.0, 1_500.0])
+@pytest.mark.parametrize(("num_steps", "off"), [(1, 0.8), (6, 0.5)])
+def test_first_window_tells_a_fast_device_from_a_slow_one(per_s: float, num_steps: int, off: float):
+    throughput = Throughput()
+    num_tokens = 4_096 * num_steps
+    throughput.observe(num_tokens, num_steps, num_tokens / per_s)
+    found, before = throughput.tokens_per_s(4_096.0), Throughput().tokens_per_s(4_096.0)
+    assert abs(found - per_s) < off * abs(before - per_s)
+    assert min(before, per_s) <= found <= max(before, per_s)
+
+
 def test_larger_steps_are_never_slower_per_token():
     throughput = Throughput()
     for _ in range(20):
