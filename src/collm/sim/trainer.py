@@ -10,6 +10,7 @@ from collm.gate.config import GateConfig
 from collm.metrics.goodput import paper_quality
 from collm.metrics.totals import Totals
 from collm.pacing.quanta import (
+    CUT_EVERY,
     Quantum,
     QuantumKind,
     cut,
@@ -205,11 +206,14 @@ class SimTrainer:
         worth = num_tokens * (noise + self.shape.tokens_per_step) / (noise + num_tokens)
         for domain, weight in enumerate(self._weights(now_s)):
             self.knowledge[domain] += weight * self._num_domains * worth
+        num_parts = num_tokens // self.shape.micro_batch_sample_tokens
+        if num_parts == 1 and self.num_steps % CUT_EVERY == 0:
+            num_parts = 2  # halves; that they take a little longer than the whole is left out
         self._totals.stepped(
             ADAPTER,
             num_tokens,
             self.loss_of(self.knowledge, now_s),
-            _gradient(noise, num_tokens, num_tokens // self.shape.micro_batch_sample_tokens),
+            _gradient(noise, num_tokens, num_parts),
         )
         self.num_tokens += num_tokens
         self._num_pending = 0

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from collm.lora.state import AdapterState
 from collm.model.decoder import Decoder
-from collm.pacing.quanta import Quantum, QuantumKind
+from collm.pacing.quanta import CUT_EVERY, Quantum, QuantumKind
 from collm.training.config import JobConfig
 from collm.training.corpus import Corpus
 from collm.training.events import TrainReport
@@ -17,10 +17,6 @@ from collm.training.microbatch import MicroBatch
 from collm.training.passes import Activations, Pass
 from collm.training.state import TrainingState
 from collm.training.stream import Cursor, SampleStream
-
-_CUT_EVERY = 4
-"""A single micro-batch says nothing of how far gradients lie apart: of the steps that would have no
-more, one in so many is made of halves. All of them would cost a few percent of the speed."""
 
 
 class Learning:
@@ -151,7 +147,7 @@ class Learning:
     def _most_tokens(self) -> int:
         """Return the most sample tokens of the next micro-batch."""
         bound = self._limits.max_tokens()
-        is_cut = self.state.num_steps % _CUT_EVERY == 0 and bound >= self.tokens_per_step
+        is_cut = self.state.num_steps % CUT_EVERY == 0 and bound >= self.tokens_per_step
         if not is_cut:
             return bound
         pending = self.num_pending_tokens

@@ -2,11 +2,13 @@ from random import Random
 
 import pytest
 
+from collm.cluster.planning.noise_scale import NoiseScale
 from collm.metrics.loop_times import LoopTimes
 from collm.metrics.totals import Totals
 from collm.pacing.config import PacingConfig
 from collm.pacing.quanta import QuantumKind
 from collm.sim.trainer import SimTrainer
+from collm.sim.versions import ADAPTER
 from factories.simulations import profile
 
 
@@ -82,3 +84,17 @@ def test_what_was_not_reported_is_carried_over_to_the_outcome() -> None:
     assert learned > 0.0
     one.adopt((7_000.0,))
     assert one.knowledge == [7_000.0 + learned]
+
+
+@pytest.mark.parametrize("num_batches", [1, 3])
+def test_steps_tell_the_profiles_noise_scale_even_those_of_one_micro_batch(
+    num_batches: int,
+) -> None:
+    totals = Totals(PacingConfig(), LoopTimes())
+    device, noise = profile(), NoiseScale()
+    one = SimTrainer(device, lambda now_s: (1.0,), 1, (0.0,), Random(0), totals)
+    one.tokens_per_step = num_batches * device.training.micro_batch_sample_tokens
+    one.begin_round(40 * one.tokens_per_step, 0.0)
+    train(one)
+    noise.add(totals.adapters[ADAPTER].gradient)
+    assert noise.measured_tokens == pytest.approx(device.training.noise_scale_tokens)
