@@ -1,7 +1,7 @@
 """``collm simulate``: what a cluster would do, on a virtual clock."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 import typer
@@ -9,6 +9,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from collm.cli.option_values import takes
 from collm.cli.simulated_runs import SimulatedRun, run_simulated
 from collm.cluster.planning_config import PlanningConfig
 from collm.errors import ConfigError
@@ -28,94 +29,112 @@ app = typer.Typer(
 )
 
 
-@app.command()
-def simulate(
-    replicas: Annotated[int, typer.Option(min=1, help="Number of replicas.")] = 1,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """What ``collm simulate`` may be told."""
+
+    replicas: Annotated[int, typer.Option(min=1, help="Number of replicas.")] = 1
     profile: Annotated[
         str, typer.Option(help=f"A JSON file, or one of {', '.join(stated_profiles())}.")
-    ] = "smollm2-135m-two-cores",
+    ] = "smollm2-135m-two-cores"
     policy: Annotated[
         list[str] | None,
         typer.Option(help=f"Any of {', '.join(POLICIES)}; may be given several times."),
-    ] = None,
+    ] = None
     trace: Annotated[
         str, typer.Option(help=f"A CSV file, or one of {', '.join(SHIPPED_TRACES)}.")
-    ] = "azure_conv_2023",
-    requests: Annotated[int, typer.Option(min=2, help="Rows of the trace.")] = 1000,
+    ] = "azure_conv_2023"
+    requests: Annotated[int, typer.Option(min=2, help="Rows of the trace.")] = 1000
     rate: Annotated[
         float | None, typer.Option(help="Requests/s over all replicas; else the trace's own.")
-    ] = None,
-    divide_prompts: Annotated[float, typer.Option(help="Divides prompt lengths.")] = 1.0,
-    divide_outputs: Annotated[float, typer.Option(help="Divides output lengths.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Makes the run repeatable.")] = 0,
+    ] = None
+    divide_prompts: Annotated[float, typer.Option(help="Divides prompt lengths.")] = 1.0
+    divide_outputs: Annotated[float, typer.Option(help="Divides output lengths.")] = 1.0
+    seed: Annotated[int, typer.Option(help="Makes the run repeatable.")] = 0
     budget: Annotated[
         Literal["latency", "objective"],
         typer.Option(help="How training shares time with requests."),
-    ] = "latency",
-    ttft: Annotated[
-        float, typer.Option(help="Objective for the first token, in seconds.")
-    ] = PacingConfig().ttft_s,
-    tpot: Annotated[
-        float, typer.Option(help="Objective for each further token, in seconds.")
-    ] = PacingConfig().tpot_s,
-    credit: Annotated[float, typer.Option(help="Training's guaranteed share of time.")] = 0.0,
-    domains: Annotated[int, typer.Option(min=1, help="Domains that requests are about.")] = 1,
-    scored: Annotated[float, typer.Option(help="Share of scored requests.")] = 0.0,
+    ] = "latency"
+    ttft: Annotated[float, typer.Option(help="Objective for the first token, in seconds.")] = (
+        PacingConfig().ttft_s
+    )
+    tpot: Annotated[float, typer.Option(help="Objective for each further token, in seconds.")] = (
+        PacingConfig().tpot_s
+    )
+    credit: Annotated[float, typer.Option(help="Training's guaranteed share of time.")] = 0.0
+    domains: Annotated[int, typer.Option(min=1, help="Domains that requests are about.")] = 1
+    scored: Annotated[float, typer.Option(help="Share of scored requests.")] = 0.0
     drift_at: Annotated[
         float | None, typer.Option(help="Second at which a new domain appears.")
-    ] = None,
+    ] = None
     warm_tokens: Annotated[
         float, typer.Option(help="Tokens that the first adapter was trained on.")
-    ] = 0.0,
+    ] = 0.0
     round_tokens: Annotated[
         int, typer.Option(min=0, help="Tokens that a member trains on in a round; 0 for no rounds.")
-    ] = 16_384,
+    ] = 16_384
     fault: Annotated[
         list[str] | None,
         typer.Option(
             help="A replica that fails, as REPLICA:SECONDS:KIND[:VALUE]: it 'dies', gets 'slow' "
             "by a factor, or 'silent' for seconds; may be given several times."
         ),
-    ] = None,
+    ] = None
     planning: Annotated[
         bool, typer.Option("--planning", help="Let policy collm plan credit, batches and prices.")
-    ] = False,
+    ] = False
     costs: Annotated[
         Literal["learned", "given"],
         typer.Option(
             help="'learned' has replicas fit their cost models, as real ones do; 'given' hands "
             "them the profile's, which is faster to simulate."
         ),
-    ] = "learned",
+    ] = "learned"
     with_regret: Annotated[
         bool, typer.Option("--regret", help="Run the oracle too, and report regret.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
-) -> None:
+    ] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False
+
+    def run(self) -> SimulatedRun:
+        """Return what every policy goes through."""
+        return SimulatedRun(
+            profile=load_profile(self.profile),
+            config=self._config(),
+            trace=self.trace,
+            num_requests=self.requests,
+            rate_per_s=self.rate,
+            divide_prompts=self.divide_prompts,
+            divide_outputs=self.divide_outputs,
+            with_regret=self.with_regret,
+        )
+
+    def _config(self) -> SimConfig:
+        tokens = self.round_tokens
+        return SimConfig(
+            num_replicas=self.replicas,
+            seed=self.seed,
+            pacing=PacingConfig(
+                budget=self.budget,
+                ttft_s=self.ttft,
+                tpot_s=self.tpot,
+                credit_share=self.credit,
+            ),
+            costs=self.costs,
+            mix=Mix(num_domains=self.domains, scored_share=self.scored, drift_at_s=self.drift_at),
+            warm_tokens=self.warm_tokens,
+            rounds=RoundSettings(tokens_per_round=tokens) if tokens > 0 else None,
+            planning=PlanningConfig(policy="adaptive" if self.planning else "none"),
+            faults=tuple(map(_fault, self.fault or ())),
+        )
+
+
+@app.command()
+@takes(SimulateOptions)
+def simulate(options: SimulateOptions) -> None:
     """Run policies on the same requests and show their figures, all of them simulated."""
-    config = SimConfig(
-        num_replicas=replicas,
-        seed=seed,
-        pacing=PacingConfig(budget=budget, ttft_s=ttft, tpot_s=tpot, credit_share=credit),
-        costs=costs,
-        mix=Mix(num_domains=domains, scored_share=scored, drift_at_s=drift_at),
-        warm_tokens=warm_tokens,
-        rounds=RoundSettings(tokens_per_round=round_tokens) if round_tokens > 0 else None,
-        planning=PlanningConfig(policy="adaptive" if planning else "none"),
-        faults=tuple(map(_fault, fault or ())),
-    )
-    run = SimulatedRun(
-        profile=load_profile(profile),
-        config=config,
-        trace=trace,
-        num_requests=requests,
-        rate_per_s=rate,
-        divide_prompts=divide_prompts,
-        divide_outputs=divide_outputs,
-        with_regret=with_regret,
-    )
-    reports = run_simulated(run, [find_policy(name) for name in policy or ["collm"]])
-    if as_json:
+    policies = [find_policy(name) for name in options.policy or ["collm"]]
+    reports = run_simulated(options.run(), policies)
+    if options.as_json:
         typer.echo(json.dumps([asdict(report) for report in reports], indent=1))
     else:
         _show(reports)
