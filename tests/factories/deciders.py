@@ -16,7 +16,7 @@ from collm.metrics.exporter import ReplicaMetrics
 from collm.model.spec import ModelSpec
 from collm.pacing.config import Objectives
 from collm.pacing.credit import Credit
-from collm.replica.deciders import DecisionLimits, build_deciders
+from collm.replica.deciders import DecisionLimits, Surroundings, build_deciders
 from collm.replica.inbox import AddJob, Inbox, JobMessage, Published, Rollback
 from collm.training.events import HeldOutReport
 from collm.types import VersionId
@@ -141,11 +141,13 @@ class World:
         self.deciders = build_deciders(
             self.trainer,
             NamedWatches(),
-            self.store,
-            self.archive,
-            self.metrics,
-            SimpleNamespace(refresh=self._count_refresh),
-            self.clock,
+            Surroundings(
+                adapters=self.store,
+                archive=self.archive,
+                metrics=self.metrics,
+                board=SimpleNamespace(refresh=self._count_refresh),
+                clock=self.clock,
+            ),
             DecisionLimits(
                 min_promotion_interval_s=min_promotion_interval_s,
                 slot_wait_s=10.0,

@@ -30,7 +30,7 @@ from collm.replica.allotments import Allotments
 from collm.replica.assembly import Replica, claim_data, open_replica
 from collm.replica.board import Board
 from collm.replica.config import ReplicaConfig
-from collm.replica.deciders import Deciders, DecisionLimits, build_deciders
+from collm.replica.deciders import Deciders, DecisionLimits, Surroundings, build_deciders
 from collm.replica.inbox import Abort, AddJob, Inbox, Submit
 from collm.replica.learner import Learner
 from collm.replica.loop import StepLoop, StepReport
@@ -276,11 +276,9 @@ def build_rig(
     deciders = build_deciders(
         trainer,
         make_watches(engine.decoder),
-        engine.store,
-        archive,
-        metrics,
-        board,
-        clock,
+        Surroundings(
+            adapters=engine.store, archive=archive, metrics=metrics, board=board, clock=clock
+        ),
         DecisionLimits(
             min_promotion_interval_s=min_promotion_interval_s,
             slot_wait_s=10.0,

@@ -43,57 +43,59 @@ class Deciders:
     allotments: Allotments
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all deciders work with, and none of them owns."""
+
+    adapters: AdapterStore
+    archive: Archive
+    metrics: ReplicaMetrics
+    board: Board
+    clock: Clock
+
+
+@dataclass(slots=True, kw_only=True)
+class _Followers:
+    """Who hears of a swap: training first, then the board, then whoever asked for it."""
+
+    watches: WatchDesk
+    rounds: RoundMember
+    jobs: JobDesk
+    board: Board
+    learner: Learner | None = None
+    """Comes last, as it is built upon the promotions that tell of swaps."""
+
+    def follow(self, swap: Swap) -> None:
+        """Tell them."""
+        self.watches.follow(swap)
+        events = self.rounds.follow(swap)
+        if events is None:
+            self.jobs.follow(swap)
+        else:
+            assert self.learner is not None
+            self.learner.handle(events)
+        self.board.refresh()
+
+
 def build_deciders(
     trainer: Trainer,
     watches: Watches,
-    adapters: AdapterStore,
-    archive: Archive,
-    metrics: ReplicaMetrics,
-    board: Board,
-    clock: Clock,
+    around: Surroundings,
     limits: DecisionLimits,
     credit: Credit,
     name: str = "replica",
 ) -> Deciders:
-    """Make them; a swap reaches training first, then the board, then whoever asked for it.
-
-    ``name`` is the replica's.
-    """
-    jobs = JobDesk(trainer, adapters, archive, metrics, board.refresh)
+    """Make them, wired to each other; ``name`` is the replica's."""
+    adapters, archive, clock = around.adapters, around.archive, around.clock
+    jobs = JobDesk(trainer, adapters, archive, around.metrics, around.board.refresh)
     watch_desk = WatchDesk(trainer, watches, adapters)
-    round_board = RoundBoard()
-    rounds = RoundMember(name, trainer, archive, round_board, clock)
-
-    def on_swap(swap: Swap) -> None:
-        watch_desk.follow(swap)
-        events = rounds.follow(swap)
-        if events is None:
-            jobs.follow(swap)
-        else:
-            learner.handle(events)
-        board.refresh()
-
-    promotions = Promotions(
-        adapters,
-        archive,
-        metrics,
-        clock,
-        on_swap=on_swap,
-        min_interval_s=limits.min_promotion_interval_s,
-        slot_wait_s=limits.slot_wait_s,
-    )
-    versions = VersionDesk(
-        promotions,
-        adapters,
-        archive,
-        metrics,
-        is_training=jobs.is_training,
-        on_swap=on_swap,
-        on_unload=trainer.unwatch,
-        on_change=board.refresh,
-    )
+    board = RoundBoard()
+    rounds = RoundMember(name, trainer, archive, board, clock)
+    followers = _Followers(watches=watch_desk, rounds=rounds, jobs=jobs, board=around.board)
+    promotions = _promotions(around, followers, limits)
+    versions = _versions(around, followers, promotions, trainer)
     allotments = Allotments(trainer, credit, clock)
-    learner = Learner(
+    followers.learner = Learner(
         trainer,
         jobs,
         rounds,
@@ -106,9 +108,36 @@ def build_deciders(
     )
     return Deciders(
         jobs=jobs,
-        learner=learner,
+        learner=followers.learner,
         versions=versions,
         watches=watch_desk,
-        rounds=round_board,
+        rounds=board,
         allotments=allotments,
+    )
+
+
+def _promotions(around: Surroundings, followers: _Followers, limits: DecisionLimits) -> Promotions:
+    return Promotions(
+        around.adapters,
+        around.archive,
+        around.metrics,
+        around.clock,
+        on_swap=followers.follow,
+        min_interval_s=limits.min_promotion_interval_s,
+        slot_wait_s=limits.slot_wait_s,
+    )
+
+
+def _versions(
+    around: Surroundings, followers: _Followers, promotions: Promotions, trainer: Trainer
+) -> VersionDesk:
+    return VersionDesk(
+        promotions,
+        around.adapters,
+        around.archive,
+        around.metrics,
+        is_training=followers.jobs.is_training,
+        on_swap=followers.follow,
+        on_unload=trainer.unwatch,
+        on_change=around.board.refresh,
     )

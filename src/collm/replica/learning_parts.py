@@ -13,7 +13,7 @@ from collm.model.tokenizer import Tokenizer
 from collm.replica.allotments import Allotments
 from collm.replica.archive import Archive
 from collm.replica.board import Board
-from collm.replica.deciders import DecisionLimits, build_deciders
+from collm.replica.deciders import DecisionLimits, Surroundings, build_deciders
 from collm.replica.engine_parts import EngineParts
 from collm.replica.inbox import Inbox
 from collm.replica.job_builder import JobBuilder, conversation_of
@@ -99,11 +99,13 @@ def build_learning(
     deciders = build_deciders(
         trainer,
         _watches(engine, settings),
-        engine.adapters,
-        disk.archive,
-        metrics,
-        board,
-        clock,
+        Surroundings(
+            adapters=engine.adapters,
+            archive=disk.archive,
+            metrics=metrics,
+            board=board,
+            clock=clock,
+        ),
         _limits(settings),
         engine.pacing.credit,
         name,

@@ -15,7 +15,7 @@ from collm.pacing.config import Objectives
 from collm.pacing.credit import Credit
 from collm.pacing.quanta import QuantumKind
 from collm.replica.archive import Archive
-from collm.replica.deciders import DecisionLimits, build_deciders
+from collm.replica.deciders import DecisionLimits, Surroundings, build_deciders
 from collm.replica.inbox import AddJob, Inbox
 from collm.replica.library import Library
 from collm.replica.writer import Writer
@@ -48,11 +48,13 @@ class Rig:
         self.learner = build_deciders(
             self.trainer,
             make_watches(decoder),
-            AdapterStore(bank, "tiny", lambda version: None),
-            self.archive,
-            ReplicaMetrics("tiny", Objectives()),
-            SimpleNamespace(refresh=lambda: None),
-            self.clock,
+            Surroundings(
+                adapters=AdapterStore(bank, "tiny", lambda version: None),
+                archive=self.archive,
+                metrics=ReplicaMetrics("tiny", Objectives()),
+                board=SimpleNamespace(refresh=lambda: None),
+                clock=self.clock,
+            ),
             DecisionLimits(
                 min_promotion_interval_s=0.0, slot_wait_s=10.0, checkpoint_interval_s=interval_s
             ),
