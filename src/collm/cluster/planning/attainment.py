@@ -47,6 +47,9 @@ _EXPONENTIAL = ((0.4157746, 0.7110930), (2.2942804, 0.2785177), (6.2899451, 0.01
 _NONE = 1e-12
 """A chance below this is not worth working out further."""
 
+_MANY = 0.1
+"""Foretold misses from which on it is load that is told of, not the tails of times."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMix:
@@ -79,6 +82,20 @@ class Calibration:
     """It behaves as under this many times the load."""
     lapse: float = 0.0
     """Share of requests that miss whatever the load."""
+    miss_factor: float = 1.0
+    """Of the misses that the formula foretells where there are few, the share that come true: its
+    tails are those of any replica. Where many are foretold, the formula stands."""
+
+    felt_share: float = 1.0
+    """Of the credit, what requests feel: much of it is spent on time that slack would have left."""
+
+    def corrected(self, chance: float) -> float:
+        """Return what a chance by the formula really is; it keeps their order, 0 and all."""
+        missed = 1.0 - chance
+        if missed < _MANY:
+            missed *= self.miss_factor + (1.0 - self.miss_factor) * missed / _MANY
+        return (1.0 - self.lapse) * (1.0 - missed)
+
     busy_factor: float = 1.0
     """Serving takes this many times the computed share: less than 1 where training gets in between
     steps, which then carry more tokens each."""
@@ -143,7 +160,8 @@ class AttainmentModel:
             arrivals_per_s: Requests per second.
             credit_share: Share of wall time that training has for sure.
         """
-        stretch = 1.0 / (1.0 - min(credit_share, _MAX_CREDIT))
+        felt_share = self.calibration.felt_share * credit_share
+        stretch = 1.0 / (1.0 - min(felt_share, _MAX_CREDIT))
         load = arrivals_per_s * self.calibration.load_factor
         crowd = self._crowd(load, stretch)
         if crowd is None:
@@ -157,7 +175,7 @@ class AttainmentModel:
                 if one <= 0.0:
                     break
                 chance += weight * one
-        return min(1.0, (1.0 - self.calibration.lapse) * chance)
+        return self.calibration.corrected(min(1.0, chance))
 
     def free_share(self, arrivals_per_s: float) -> float:
         """Return the share of wall time that serving leaves without any credit, in [0, 1]."""

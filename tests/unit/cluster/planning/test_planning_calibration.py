@@ -74,8 +74,10 @@ def test_a_replica_that_differs_from_the_formula_is_found_out(factor, lapse):
 
 
 def test_without_windows_nothing_is_corrected():
-    assert learned([]) == Calibration()
-    assert learned([window(0.0, 0.0, 0, 0, 0.0, 60.0)]) == Calibration()
+    brightly = Calibration(felt_share=0.3)
+    assert learned([]) == brightly
+    assert learned([window(0.0, 0.0, 0, 0, 0.0, 60.0)]) == brightly
+    assert replace(MODEL, calibration=brightly).probability(3.0, 0.0) == MODEL.probability(3.0, 0.0)
 
 
 def test_what_the_model_was_corrected_by_before_does_not_count_twice():
@@ -93,3 +95,35 @@ def test_what_changed_is_followed():
     for window in observed(MODEL, 0.0, seed=2, num_windows=40):
         calibrator.observe(MODEL, window)
     assert calibrator.calibration.load_factor == pytest.approx(1.0, rel=0.15)
+
+
+def test_misses_that_are_foretold_and_never_come_are_no_longer_foretold():
+    """At 1.5 % foretold misses, each dearer than a hundred answers, all credit would be refused."""
+    late = replace(MODEL, ttft_s=0.42)  # its own prompt alone makes one in fifty late, it is said
+    foretold = 1.0 - late.probability(0.5, 0.0)
+    assert foretold > 0.015
+    found = replace(late, calibration=learned([window(0.5, 0.0, 200, 200, 0.5, 400.0)] * 10, late))
+    assert 1.0 - found.probability(0.5, 0.0) < 0.4 * foretold
+    overload = 1.5 / MODEL._work_s
+    assert found.probability(overload, 0.0) == pytest.approx(0.0, abs=0.02)
+
+
+def test_a_miss_factor_keeps_the_order_of_chances():
+    corrected = [Calibration(miss_factor=0.1).corrected(k / 100) for k in range(101)]
+    assert corrected == sorted(corrected)
+    assert corrected[0] == 0.0
+    assert corrected[-1] == 1.0
+
+
+@pytest.mark.parametrize(("felt_share", "others"), [(0.1, (1.0,)), (1.0, (0.1, 0.3))])
+def test_what_requests_feel_of_credit_is_found_out_once_it_was_given(felt_share, others):
+    truth = replace(MODEL, calibration=Calibration(felt_share=felt_share))
+    windows = observed(truth, 0.0, seed=4)
+    assert learned(windows).felt_share == felt_share
+    without = [one for one in windows if not one.credit_share]
+    assert learned(without).felt_share == 0.3
+    found = replace(MODEL, calibration=learned(windows))
+    wrong = [replace(MODEL, calibration=Calibration(felt_share=one)) for one in others]
+    chance = truth.probability(3.0, 0.4)
+    assert abs(found.probability(3.0, 0.4) - chance) < 0.05
+    assert all(abs(one.probability(3.0, 0.4) - chance) > 0.05 for one in wrong)
