@@ -85,9 +85,11 @@ class Calibration:
     miss_factor: float = 1.0
     """Of the misses that the formula foretells where there are few, the share that come true: its
     tails are those of any replica. Where many are foretold, the formula stands."""
-
     felt_share: float = 1.0
     """Of the credit, what requests feel: much of it is spent on time that slack would have left."""
+    busy_factor: float = 1.0
+    """Serving takes this many times the computed share: less than 1 where training gets in between
+    steps, which then carry more tokens each."""
 
     def corrected(self, chance: float) -> float:
         """Return what a chance by the formula really is; it keeps their order, 0 and all."""
@@ -95,10 +97,6 @@ class Calibration:
         if missed < _MANY:
             missed *= self.miss_factor + (1.0 - self.miss_factor) * missed / _MANY
         return (1.0 - self.lapse) * (1.0 - missed)
-
-    busy_factor: float = 1.0
-    """Serving takes this many times the computed share: less than 1 where training gets in between
-    steps, which then carry more tokens each."""
 
 
 @dataclass(frozen=True, slots=True)
