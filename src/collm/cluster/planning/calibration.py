@@ -19,8 +19,8 @@ _LAPSE_COST = 10.0
 _MISS_SPREAD = 1.0
 """The same of the miss factor's."""
 _FELT_SHARES = (0.1, 0.3, 1.0)
-_FELT_SHARE, _FELT_SPREAD = 0.3, 0.8
-"""Prior of the felt share's logarithm: its middle, and standard deviation."""
+_FELT_SPREAD = 0.8
+"""Prior standard deviation of the felt share's logarithm."""
 _EVIDENCE = 0.25
 """Requests of one window share their fate: each counts as this many independent ones."""
 _KEPT = 0.95
@@ -49,8 +49,7 @@ class Calibrator:
 
     The likeliest load factor, lapse or miss factor, and felt share on a small grid, each with a
     prior: what load explains is told from what happens at any load by windows of different load.
-    The prior of the felt share is on the bright side, as nothing is learned of a credit that is
-    never given, and replicas take back by themselves what their users cannot bear. A window costs
+    Credit is believed to be felt in full until windows with credit say otherwise. A window costs
     one look at the formula for each load factor, three with credit, so that a front can follow a
     thousand replicas.
     """
@@ -101,7 +100,7 @@ def _prior(tried: Calibration) -> float:
     """Return the logarithm of how likely a calibration is before anything is seen."""
     prior = -0.5 * (math.log(tried.load_factor) / _FACTOR_SPREAD) ** 2
     prior -= 0.5 * (math.log(tried.miss_factor) / _MISS_SPREAD) ** 2
-    prior -= 0.5 * (math.log(tried.felt_share / _FELT_SHARE) / _FELT_SPREAD) ** 2
+    prior -= 0.5 * (math.log(tried.felt_share) / _FELT_SPREAD) ** 2
     return prior - _LAPSE_COST * tried.lapse
 
 

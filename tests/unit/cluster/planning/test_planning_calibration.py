@@ -74,10 +74,8 @@ def test_a_replica_that_differs_from_the_formula_is_found_out(factor, lapse):
 
 
 def test_without_windows_nothing_is_corrected():
-    brightly = Calibration(felt_share=0.3)
-    assert learned([]) == brightly
-    assert learned([window(0.0, 0.0, 0, 0, 0.0, 60.0)]) == brightly
-    assert replace(MODEL, calibration=brightly).probability(3.0, 0.0) == MODEL.probability(3.0, 0.0)
+    assert learned([]) == Calibration()
+    assert learned([window(0.0, 0.0, 0, 0, 0.0, 60.0)]) == Calibration()
 
 
 def test_what_the_model_was_corrected_by_before_does_not_count_twice():
@@ -121,7 +119,7 @@ def test_what_requests_feel_of_credit_is_found_out_once_it_was_given(felt_share,
     windows = observed(truth, 0.0, seed=4)
     assert learned(windows).felt_share == felt_share
     without = [one for one in windows if not one.credit_share]
-    assert learned(without).felt_share == 0.3
+    assert learned(without).felt_share == 1.0
     found = replace(MODEL, calibration=learned(windows))
     wrong = [replace(MODEL, calibration=Calibration(felt_share=one)) for one in others]
     chance = truth.probability(3.0, 0.4)
