@@ -158,8 +158,8 @@ class AttainmentModel:
             arrivals_per_s: Requests per second.
             credit_share: Share of wall time that training has for sure.
         """
-        felt_share = self.calibration.felt_share * credit_share
-        stretch = 1.0 / (1.0 - min(felt_share, _MAX_CREDIT))
+        felt_credit = self.calibration.felt_share * credit_share
+        stretch = 1.0 / (1.0 - min(felt_credit, _MAX_CREDIT))
         load = arrivals_per_s * self.calibration.load_factor
         crowd = self._crowd(load, stretch)
         if crowd is None:

@@ -20,10 +20,9 @@ struct Scratch {
   void fit(int64_t num_runs, int64_t head_dim) {
     width = (num_runs + 1) * kRun;
     grow(runs, num_runs);
-    constexpr int64_t kMost = kTallRows > kMaxRows ? kTallRows : kMaxRows;
-    grow(scores, kMost * width);
-    grow(weights, kMost * width);
-    grow(queries, kMost * head_dim / 2);
+    grow(scores, kTallRows * width);
+    grow(weights, kTallRows * width);
+    grow(queries, kTallRows * head_dim / 2);
   }
 };
 
@@ -171,12 +170,16 @@ struct QueryRows {
   int64_t first_run() const { return start(0) / kRun; }
   int64_t last_run(int64_t rows) const { return (end(rows - 1) + kRun - 1) / kRun; }
 
+  // Lays queries side by side.
+  void copy(int64_t rows, bf16* to) const {
+    for (int64_t r = 0; r < rows; ++r)
+      std::memcpy(to + r * call.head_dim, call.q + position(r) * call.q_stride + head(r) * call.head_dim,
+                  sizeof(bf16) * call.head_dim);
+  }
+
   // Lays queries and runs ready.
   void prepare(Scratch& scratch, int64_t rows) const {
-    for (int64_t r = 0; r < rows; ++r)
-      std::memcpy(scratch.queries.data() + r * call.head_dim / 2,
-                  call.q + position(r) * call.q_stride + head(r) * call.head_dim,
-                  sizeof(bf16) * call.head_dim);
+    copy(rows, (bf16*)scratch.queries.data());
     for (int64_t i = first_run(); i < last_run(rows); ++i) scratch.runs[i] = call.run(i, kv_head);
   }
 

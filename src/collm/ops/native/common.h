@@ -98,6 +98,31 @@ INLINE_KERNEL void multiply(const uint32_t* x, int64_t x_stride, const uint32_t*
   multiply<ROWS>(x, x_stride, w, w + kLanes, w_step, depth, low, high);
 }
 
+// sums [ROWS, 2 x 16], `sums_step` from a row to the next, become x W, or with ADDS gain it; the 32 columns of W
+// lie side by side.
+template <int ROWS, bool ADDS>
+KERNEL void multiply_into(const uint32_t* x, int64_t x_stride, const uint32_t* w, int64_t w_step,
+                          int64_t depth, float* sums, int64_t sums_step) {
+  Floats low[ROWS], high[ROWS];
+  UNROLL
+  for (int r = 0; r < ROWS; ++r) {
+    low[r] = ADDS ? load(sums + r * sums_step) : zeros();
+    high[r] = ADDS ? load(sums + r * sums_step + kLanes) : zeros();
+  }
+  multiply<ROWS>(x, x_stride, w, w_step, depth, low, high);
+  UNROLL
+  for (int r = 0; r < ROWS; ++r)
+    store(sums + r * sums_step, low[r]), store(sums + r * sums_step + kLanes, high[r]);
+}
+
+// Rounds floats to bfloat16; `size` is a multiple of 16.
+KERNEL void narrow_all(const float* from, bf16* to, int64_t size) {
+  for (int64_t i = 0; i < size; i += kLanes) narrow(to + i, load(from + i));
+}
+
+// `size` rounded up to whole panels of 32.
+inline int64_t whole_panels(int64_t size) { return (size + kColumns - 1) / kColumns * kColumns; }
+
 // Makes room for `size` elements. Rooms are kept from call to call: fresh memory would cost more than
 // what is written there.
 template <typename T>

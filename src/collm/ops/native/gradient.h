@@ -70,27 +70,13 @@ KERNEL void unpack(Format format, const Linear& call, int64_t block, int64_t inp
   unpack_bf16(call, block, input, to);
 }
 
-// Adds dy[row .. row + ROWS, outputs] W to sums [rows, 32] of the inputs that `panel` was unpacked for.
+// Adds x W of up to ROWS rows to sums [rows, 32] of the inputs that `panel` was unpacked for.
 template <int ROWS>
-KERNEL void add_gradient(const bf16* dy, int64_t dy_stride, const uint32_t* panel, int64_t depth,
-                         float* sums) {
-  Floats low[ROWS], high[ROWS];
-  UNROLL
-  for (int r = 0; r < ROWS; ++r)
-    low[r] = load(sums + r * kColumns), high[r] = load(sums + r * kColumns + kLanes);
-  multiply<ROWS>((const uint32_t*)dy, dy_stride / 2, panel, kColumns, depth, low, high);
-  UNROLL
-  for (int r = 0; r < ROWS; ++r)
-    store(sums + r * kColumns, low[r]), store(sums + r * kColumns + kLanes, high[r]);
-}
-
-template <int ROWS>
-KERNEL void add_gradient_of(const bf16* dy, int64_t dy_stride, const uint32_t* panel, int64_t depth,
-                            float* sums, int64_t rows) {
+void add_gradient_of(const bf16* x, int64_t stride, const uint32_t* panel, int64_t depth, float* sums,
+                     int64_t rows) {
   if constexpr (ROWS > 1)
-    if (rows < ROWS)
-      return add_gradient_of<ROWS - 1>(dy, dy_stride, panel, depth, sums, rows);
-  add_gradient<ROWS>(dy, dy_stride, panel, depth, sums);
+    if (rows < ROWS) return add_gradient_of<ROWS - 1>(x, stride, panel, depth, sums, rows);
+  multiply_into<ROWS, true>((const uint32_t*)x, stride / 2, panel, kColumns, depth, sums, kColumns);
 }
 
 // Room of one thread.
@@ -112,8 +98,8 @@ inline void add_gradients(const bf16* x, int64_t stride, const uint32_t* panel, 
   if (takes_tiles(rows, depth)) {
     for (int64_t row = 0, some; row < rows; row += some) {
       some = rows_at_once(rows - row);
-      multiply_tiles<true>((const uint32_t*)(x + row * stride), stride / 2, panel, panel + kLanes, kColumns, depth, some,
-                           sums + row * kColumns, kColumns);
+      multiply_tiles<true>((const uint32_t*)(x + row * stride), stride / 2, panel, panel + kLanes, kColumns,
+                           depth, some, sums + row * kColumns, kColumns);
     }
     return;
   }
@@ -166,12 +152,10 @@ struct InputGradient {
     add_gradients(call.x + begin * call.out + output, call.out, panel, size / 2, end - begin, sums);
   }
 
-  KERNEL void write(int64_t begin, int64_t end, int64_t input, const float* sums) const {
+  void write(int64_t begin, int64_t end, int64_t input, const float* sums) const {
     bf16* y = call.y + begin * call.in + input;
-    for (int64_t row = begin; row < end; ++row, y += call.in, sums += kColumns) {
-      narrow(y, load(sums));
-      narrow(y + kLanes, load(sums + kLanes));
-    }
+    for (int64_t row = begin; row < end; ++row, y += call.in, sums += kColumns)
+      narrow_all(sums, y, kColumns);
   }
 };
 

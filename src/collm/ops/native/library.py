@@ -22,6 +22,9 @@ from collm.errors import ConfigError
 
 KernelPath = Literal["amx", "avx512", "avx2", "torch"]
 
+_PATHS: tuple[KernelPath, ...] = get_args(KernelPath)
+"""Fastest first; the last one needs no library."""
+
 COLUMNS = 32
 """Output columns of a packed block; features must be multiples of it."""
 
@@ -87,8 +90,7 @@ def path() -> KernelPath:
 def paths() -> tuple[KernelPath, ...]:
     """Return every path that this installation and this CPU can run, fastest first."""
     level = 0 if (library := _library()) is None else library.collm_cpu()
-    every: tuple[KernelPath, ...] = get_args(KernelPath)
-    return every[3 - level :]
+    return _PATHS[len(_PATHS) - 1 - level :]
 
 
 def choose(wanted: KernelPath) -> None:
@@ -211,7 +213,7 @@ def _library() -> ctypes.CDLL | None:
 def _names() -> Iterator[str]:
     """Yield the names of all that is bound; a library that was built from these sources has it."""
     yield from ("collm_cpu", "collm_interface")
-    for chosen in ("amx", "avx512", "avx2"):
+    for chosen in _PATHS[:-1]:
         yield from (f"collm_{chosen}_{name}" for name in _ARGUMENTS)
 
 

@@ -13,9 +13,8 @@ struct GradientRoom {
 
   explicit GradientRoom(const Chunk& call)
       : key_size(panels_of(call) * kColumns * call.head_dim),
-        query_size(padded(call.rows * call.group()) * call.head_dim) {}
+        query_size(whole_panels(call.rows * call.group()) * call.head_dim) {}
 
-  static int64_t padded(int64_t size) { return (size + kColumns - 1) / kColumns * kColumns; }
   int64_t of_head() const { return 3 * key_size + 4 * query_size; }
 };
 
@@ -73,7 +72,7 @@ inline void pack_queries(const Gradient& gradient, int64_t sample, int64_t kv_he
 }
 
 inline int64_t packs_of(const Chunk& call) {
-  return call.kv_heads * (panels_of(call) + GradientRoom::padded(call.rows * call.group()) / kColumns);
+  return call.kv_heads * (panels_of(call) + whole_panels(call.rows * call.group()) / kColumns);
 }
 
 // Packs one of a sample's packs_of() items.
@@ -95,16 +94,7 @@ KERNEL void products(const bf16* x, int64_t stride, const uint32_t* w, int64_t w
                      float* sums, int64_t sums_step) {
   if constexpr (kHasTiles)
     return multiply_tiles<ADDS>((const uint32_t*)x, stride / 2, w, w + kLanes, w_step, depth, kTallRows, sums, sums_step);
-  Floats low[kMaxRows], high[kMaxRows];
-  UNROLL
-  for (int r = 0; r < kMaxRows; ++r) {
-    low[r] = ADDS ? load(sums + r * sums_step) : zeros();
-    high[r] = ADDS ? load(sums + r * sums_step + kLanes) : zeros();
-  }
-  multiply<kMaxRows>((const uint32_t*)x, stride / 2, w, w_step, depth, low, high);
-  UNROLL
-  for (int r = 0; r < kMaxRows; ++r)
-    store(sums + r * sums_step, low[r]), store(sums + r * sums_step + kLanes, high[r]);
+  multiply_into<kMaxRows, ADDS>((const uint32_t*)x, stride / 2, w, w_step, depth, sums, sums_step);
 }
 
 // Scores and products of rows with 32 others, and what their weights are made from.
@@ -140,10 +130,6 @@ KERNEL void query_scores_back(const Panel& panel, const QueryRows& query, int64_
   }
 }
 
-KERNEL void narrow_all(const float* from, bf16* to, int64_t size) {
-  for (int64_t i = 0; i < size; i += kLanes) narrow(to + i, load(from + i));
-}
-
 // Gradient by `rows` query rows, kTallRows at most, from `first` on, as QueryRows has them.
 inline void grad_queries(const Gradient& gradient, const Chunk& call, int64_t sample, int64_t kv_head,
                          int64_t first, int64_t rows, const bf16* packed, const GradientRoom& room,
@@ -151,18 +137,16 @@ inline void grad_queries(const Gradient& gradient, const Chunk& call, int64_t sa
   const QueryRows query{call, kv_head, first};
   const int64_t dim = call.head_dim, width = panels_of(call) * kColumns;
   const int64_t start = gradient.batch.starts[sample], begin = query.start(0) / kColumns * kColumns;
-  const int64_t end = GradientRoom::padded(query.end(rows - 1));
+  const int64_t end = whole_panels(query.end(rows - 1));
   const float* log_sums = call.log_sums + kv_head * call.log_sums_stride + first;
   const float* deltas = gradient.deltas + kv_head * call.log_sums_stride + start * call.group() + first;
   auto *queries = (bf16*)scratch.queries.data(), *grads = queries + kTallRows * dim;
   const auto place = [&](int64_t r) {
     return ((start + query.position(r)) * call.heads + query.head(r)) * dim;
   };
-  for (int64_t r = 0; r < rows; ++r) {
-    std::memcpy(queries + r * dim, call.q + query.position(r) * call.q_stride + query.head(r) * dim,
-                sizeof(bf16) * dim);
+  query.copy(rows, queries);
+  for (int64_t r = 0; r < rows; ++r)
     std::memcpy(grads + r * dim, gradient.d_out + place(r), sizeof(bf16) * dim);
-  }
   bf16* d_scores = scratch.weights.data();
   Panel panel;
   for (int64_t p = begin; p < end; p += kColumns) {
@@ -214,8 +198,8 @@ inline void add_keys(const Gradient& gradient, const Chunk& call, int64_t sample
                      int64_t first, int64_t rows, const bf16* packed, const GradientRoom& room,
                      Scratch& scratch, float* sums) {
   const KeyRows key{call, first};
-  const int64_t dim = call.head_dim, width = GradientRoom::padded(call.rows * call.group());
-  const int64_t begin = key.start(0) / kColumns * kColumns, end = GradientRoom::padded(key.end(rows - 1));
+  const int64_t dim = call.head_dim, width = whole_panels(call.rows * call.group());
+  const int64_t begin = key.start(0) / kColumns * kColumns, end = whole_panels(key.end(rows - 1));
   if (begin >= end) return;
   auto *keys = (bf16*)scratch.queries.data(), *values = keys + kTallRows * dim;
   for (int64_t r = 0; r < rows; ++r) {
@@ -294,7 +278,7 @@ inline void fit_gradient(Scratch& scratch, const Batch& batch) {
   int64_t widest = 0;
   for (int64_t i = 0; i < batch.samples; ++i) {
     const Chunk call = sample_of(batch, i);
-    const int64_t queries = 2 * GradientRoom::padded(call.rows * call.group());
+    const int64_t queries = 2 * whole_panels(call.rows * call.group());
     const int64_t keys = panels_of(call) * kColumns;
     if (queries > widest) widest = queries;
     if (keys > widest) widest = keys;

@@ -115,26 +115,24 @@ inline void grad_b_of(const Adapter& adapter, const float* t, const bf16* dy, in
 // turns the columns that it needs, once for all ranks.
 class AdapterTiles {
  public:
-  // Room for `rows` rows and `ranks` ranks.
+  // Room for 32 columns of `rows` rows, and for as many factors of `size` elements.
   void fit(int64_t rows, int64_t size) {
-    padded_ = (rows + kColumns - 1) / kColumns * kColumns;
-    grow(panel_, std::max(padded_, size) / 2 * kColumns);
+    grow(panel_, std::max(whole_panels(rows), size) / 2 * kColumns);
   }
-
-  int64_t padded() const { return padded_; }
 
   // to[rank, 32] = factors[rank, rows] values[rows, 32 columns], summed over all of `parts` factors, which lie
   // behind one another; `width` from a row of values to the next.
   void sum_rows(const bf16* factors, int64_t parts, int64_t part_size, int64_t ranks, const bf16* values,
                 int64_t width, int64_t rows, float* to) {
     pair_rows(values, width, rows);
+    const int64_t padded = whole_panels(rows);
     const uint32_t* w = panel_.data();
     for (int64_t j = 0, some; j < ranks; j += some) {
       some = rows_at_once(ranks - j);
       for (int64_t part = 0; part < parts; ++part) {
-        const bf16* own = factors + part * part_size + j * padded_;
+        const auto* own = (const uint32_t*)(factors + part * part_size + j * padded);
         const auto multiply = part ? multiply_tiles<true> : multiply_tiles<false>;
-        multiply((const uint32_t*)own, padded_ / 2, w, w + kLanes, kColumns, padded_ / 2, some, to + j * kColumns, kColumns);
+        multiply(own, padded / 2, w, w + kLanes, kColumns, padded / 2, some, to + j * kColumns, kColumns);
       }
     }
   }
@@ -158,7 +156,7 @@ class AdapterTiles {
   KERNEL void pair_rows(const bf16* values, int64_t width, int64_t rows) {
     const Words none = all_words(0);
     uint32_t* to = panel_.data();
-    for (int64_t row = 0; row < padded_; row += 2, values += 2 * width, to += kColumns) {
+    for (int64_t row = 0; row < whole_panels(rows); row += 2, values += 2 * width, to += kColumns) {
       Words low, high;
       interleave(row < rows ? load_words(values) : none, row + 1 < rows ? load_words(values + width) : none,
                  low, high);
@@ -167,7 +165,6 @@ class AdapterTiles {
   }
 
   std::vector<uint32_t> panel_;
-  int64_t padded_ = 0;
 };
 
 // What the gradients of one call's adapter share between threads: projections turned, [ranks, padded rows].
@@ -211,7 +208,7 @@ inline void project_back_with_tiles(const Linear& call, const Adapter& adapter, 
 // Gradients by A and B, as grad_a_of and grad_b_of, of this thread's blocks of 32 columns of each.
 inline void grad_factors_with_tiles(const Adapter& adapter, const Turned& turned, const Linear& call,
                                     const bf16* x, AdapterTiles& tiles, float* grad_a, float* grad_b) {
-  const int64_t rank = adapter.rank, each = adapter.ranks_each(), padded = tiles.padded();
+  const int64_t rank = adapter.rank, each = adapter.ranks_each(), padded = whole_panels(call.rows);
   static thread_local std::vector<float> sums;
   grow(sums, rank * kColumns);
   int64_t first, last;
@@ -290,7 +287,7 @@ void EXPORT(adapted_back)(int format, const bf16* x, const bf16* t, const bf16* 
   static thread_local Turned kept;
   Turned& turned = kept;  // That of the calling thread, in all threads.
   const bool tiles = takes_tiles(rows, out / 2);
-  const int64_t padded = (rows + kColumns - 1) / kColumns * kColumns;
+  const int64_t padded = whole_panels(rows);
   if (tiles) turned.t.assign(rank * padded, 0), turned.dt.assign(2 * rank * padded, 0);
 #pragma omp parallel num_threads(threads)
   {
