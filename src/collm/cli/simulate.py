@@ -19,7 +19,7 @@ from collm.sim.faults import Fault
 from collm.sim.policies import POLICIES, find_policy
 from collm.sim.profile import load_profile, stated_profiles
 from collm.sim.report import SimReport
-from collm.sim.requests import Mix
+from collm.sim.requests import MAX_DOMAINS, Mix
 from collm.workload.traces import SHIPPED_TRACES
 
 app = typer.Typer(
@@ -62,7 +62,9 @@ class SimulateOptions:
         PacingConfig().tpot_s
     )
     credit: Annotated[float, typer.Option(help="Training's guaranteed share of time.")] = 0.0
-    domains: Annotated[int, typer.Option(min=1, help="Domains that requests are about.")] = 1
+    domains: Annotated[
+        int, typer.Option(min=1, max=MAX_DOMAINS, help="Domains that requests are about.")
+    ] = 1
     scored: Annotated[float, typer.Option(help="Share of scored requests.")] = 0.0
     drift_at: Annotated[
         float | None, typer.Option(help="Second at which a new domain appears.")

@@ -8,6 +8,9 @@ from random import Random
 from collm.errors import ConfigError
 from collm.workload.traces import Trace
 
+MAX_DOMAINS = 1_000
+"""Of a mix: what is known of each is worked out again at every optimizer step."""
+
 
 @dataclass(frozen=True, slots=True)
 class SimRequest:
@@ -39,8 +42,8 @@ class Mix:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if self.num_domains < 1:
-            raise ConfigError(f"num_domains is {self.num_domains}; allowed is 1 or more")
+        if not 1 <= self.num_domains <= MAX_DOMAINS:
+            raise ConfigError(f"num_domains is {self.num_domains}; allowed is 1 to {MAX_DOMAINS}")
         for name in ("scored_share", "drift_share"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; allowed is 0 to 1")

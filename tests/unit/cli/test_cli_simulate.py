@@ -61,6 +61,8 @@ def test_profile_may_be_a_file(tmp_path) -> None:
         (["--policy", "split"], "2 replicas"),
         (["--rate", "0"], "--rate is 0.0; allowed is finite and above 0"),
         (["--rate", "nan"], "--rate is nan"),
+        (["--rate", "1e-9"], "allowed are at most 7"),
+        (["--domains", "100000"], "less than or equal to 1000"),
         (["--divide-prompts", "0"], "--divide-prompts is 0.0"),
         (["--divide-outputs", "nan"], "--divide-outputs is nan"),
         (["--scored", "2"], "scored_share is 2.0; allowed is 0 to 1"),
