@@ -14,8 +14,8 @@ def number_lines(numbers: Mapping[str, Any]) -> list[str]:
     if (count := rest.pop("num_samples", None)) is not None:
         lines.append(f"n {count}")
     if "active_loss" in rest and "candidate_loss" in rest:
-        served, candidate = rest.pop("active_loss"), rest.pop("candidate_loss")
-        lines.append(f"loss {_figure(served)} → {_figure(candidate)}")
+        served, candidate = _loss(rest, "active"), _loss(rest, "candidate")
+        lines.append(f"loss {served} → {candidate}")
     if "active_exact_match" in rest and "candidate_exact_match" in rest:
         served, candidate = rest.pop("active_exact_match"), rest.pop("candidate_exact_match")
         count = rest.pop("num_short_answers", 0)
@@ -32,6 +32,12 @@ def number_lines(numbers: Mapping[str, Any]) -> list[str]:
 def pairs(values: Mapping[str, Any]) -> str:
     """Return names and values as they are, a line each."""
     return "\n".join(f"{key} {_figure(value)}" for key, value in values.items())
+
+
+def _loss(figures: dict[str, Any], side: str) -> str:
+    """Take a side's loss out of figures, with its standard error where that is known."""
+    loss, error = figures.pop(f"{side}_loss"), figures.pop(f"{side}_error", None)
+    return _figure(loss) if error is None else f"{_figure(loss)} ± {_figure(error)}"
 
 
 def _part_line(figures: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from collm.gate.config import GENERAL, GateConfig
 from collm.gate.evidence import Evidence, gain
 from collm.gate.exact_match import ExactMatch
+from collm.gate.loss_sum import LossSum
 
 _ONE_SIDED_95 = 1.6449
 """95 % quantile of the standard normal distribution."""
@@ -113,7 +114,10 @@ class TrialReport:
     """Samples compared, general text included."""
     active_loss: float
     """Mean nats per token over samples with two finite losses; NaN without any."""
+    active_error: float
+    """Standard error of ``active_loss``; NaN without any."""
     candidate_loss: float
+    candidate_error: float
     evidence: float
     """E-value for better: the inverse of the error at which it would just be proven."""
     evidence_worse: float
@@ -129,7 +133,9 @@ class TrialReport:
             "verdict": self.verdict.value,
             "num_samples": self.num_samples,
             "active_loss": _known(self.active_loss),
+            "active_error": _known(self.active_error),
             "candidate_loss": _known(self.candidate_loss),
+            "candidate_error": _known(self.candidate_error),
             "evidence": self.evidence,
             "evidence_worse": self.evidence_worse,
             **self._exact_numbers(),
@@ -167,9 +173,8 @@ class Trial:
         self._worse = Evidence(first_look=first_look)
         self._num_seen: Counter[str] = Counter()
         self._slices: dict[str, SliceLoss] = {}
-        self._active_sum = 0.0
-        self._candidate_sum = 0.0
-        self._num_summed = 0
+        self._active = LossSum()
+        self._candidate = LossSum()
         self._active_exact = ExactMatch()
         self._candidate_exact = ExactMatch()
         self._is_finite = True
@@ -183,7 +188,8 @@ class Trial:
     def is_proven(self) -> bool:
         """Whether the candidate is better; slices may still be waited for."""
         # Without any finite active loss there is no mean to compare, and anything finite is better.
-        is_lower = self._candidate_sum < self._active_sum or self._num_summed == 0
+        active, candidate = self._active.mean, self._candidate.mean
+        is_lower = active is None or candidate is None or candidate < active
         return is_lower and self._better.proves(self._config.error)
 
     @property
@@ -239,8 +245,10 @@ class Trial:
         return TrialReport(
             verdict=verdict,
             num_samples=self.num_samples,
-            active_loss=_mean(self._active_sum, self._num_summed),
-            candidate_loss=_mean(self._candidate_sum, self._num_summed),
+            active_loss=_number(self._active.mean),
+            active_error=_number(self._active.error),
+            candidate_loss=_number(self._candidate.mean),
+            candidate_error=_number(self._candidate.error),
             evidence=self._better.peak,
             evidence_worse=self._worse.peak,
             slices=dict(self._slices),
@@ -255,9 +263,8 @@ class Trial:
         self._active_exact = self._active_exact.plus(pair.active_is_exact)
         self._candidate_exact = self._candidate_exact.plus(pair.candidate_is_exact)
         if math.isfinite(pair.active):
-            self._active_sum += pair.active
-            self._candidate_sum += pair.candidate
-            self._num_summed += 1
+            self._active.add(pair.active)
+            self._candidate.add(pair.candidate)
 
     def _refusal(self) -> Verdict | None:
         """Return why the candidate is refused whatever comes, if it is."""
@@ -302,8 +309,8 @@ def _first_look(config: GateConfig, slice_sizes: Mapping[str, int]) -> int:
     return min(config.min_samples, num_own or config.min_samples)
 
 
-def _mean(total: float, count: int) -> float:
-    return total / count if count else math.nan
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _known(mean: float) -> float | None:

@@ -16,7 +16,7 @@ class Quality:
 
     value: float
     noise: float
-    """Its standard error, as if losses varied between samples as much as they are large."""
+    """Its standard error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class HeldOut:
 
     loss: float
     """Mean nats per supervised token."""
+    error: float | None
+    """Standard error of the mean; ``None`` where nobody says it."""
     exact_share: float | None
     """Of its short answers, the share that is exactly right; ``None`` without any."""
 
@@ -46,8 +48,6 @@ class JobProgress:
     shadow: HeldOut | None = None
     active: HeldOut | None = None
     """What is served; ``None`` until it was measured."""
-    num_measured: int = 0
-    """Held-out samples behind the two losses."""
     evaluation: Evaluation | None = None
     """The latest point of its curve."""
     num_skipped: int = 0
@@ -78,10 +78,11 @@ class JobProgress:
     def quality(self) -> Quality | None:
         """Return the quality of what is served; ``None`` before it was measured."""
         loss = _loss(self.active)
-        if loss is None or not self.num_measured:
+        if self.active is None or loss is None:
             return None
-        value = paper_quality(loss)
-        return Quality(value, value / math.sqrt(self.num_measured))
+        value, error = paper_quality(loss), self.active.error
+        # 1 / CE moves by error / CE²; an error that nobody knows may be as large as the loss.
+        return Quality(value, value if error is None else value * value * error)
 
 
 def checkpoint_metrics(

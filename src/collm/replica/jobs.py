@@ -146,10 +146,10 @@ class JobDesk:
             was_skipped=report.was_skipped,
         )
 
-    def measured(self, adapter: str, shadow: HeldOut, active: HeldOut, num_samples: int) -> None:
+    def measured(self, adapter: str, shadow: HeldOut, active: HeldOut) -> None:
         """Note what the shadow and what is served came to on held-out samples."""
         progress = self._progress[adapter]
-        progress.shadow, progress.num_measured = shadow, num_samples
+        progress.shadow = shadow
         self._metrics.measured(adapter, shadow.loss, shadow.exact_share)
         self._measured_active(progress, adapter, active)
 
@@ -268,8 +268,9 @@ class JobDesk:
         progress.result = swap.version
         numbers = dict(swap.numbers)
         if (loss := numbers.get("candidate_loss")) is not None:
-            active = HeldOut(loss, numbers.get("candidate_exact_match"))
-            progress.num_measured = numbers.get("num_samples", 0)
+            active = HeldOut(
+                loss, numbers.get("candidate_error"), numbers.get("candidate_exact_match")
+            )
             self._measured_active(progress, swap.adapter, active)
         step = int(numbers.get("step", progress.step))
         job_id, version = progress.job_id, swap.version

@@ -188,8 +188,8 @@ class Learner:
         self._jobs.pause(message)
 
     def _note_baseline(self, event: BaselineReport) -> None:
-        side = HeldOut(event.loss, event.exact.share)
-        self._jobs.measured(event.adapter, side, side, event.num_samples)
+        side = HeldOut(event.loss, event.error, event.exact.share)
+        self._jobs.measured(event.adapter, side, side)
         self._jobs.evaluated(event.adapter, event.loss, event.num_samples, tokens_since=0)
 
     def _judge(self, event: HeldOutReport) -> None:
@@ -197,9 +197,8 @@ class Learner:
         tokens_since = self._jobs.tokens_since(event.adapter, event.step)
         self._jobs.measured(
             event.adapter,
-            HeldOut(report.candidate_loss, report.candidate_exact.share),
-            HeldOut(report.active_loss, report.active_exact.share),
-            report.num_samples,
+            HeldOut(report.candidate_loss, report.candidate_error, report.candidate_exact.share),
+            HeldOut(report.active_loss, report.active_error, report.active_exact.share),
         )
         self._jobs.evaluated(
             event.adapter, event.loss, event.num_samples, tokens_since=tokens_since
@@ -231,9 +230,8 @@ class Learner:
         if before is not None and after is not None:
             self._jobs.measured(
                 event.adapter,
-                HeldOut(after, event.exact_after.share),
-                HeldOut(before, event.exact_before.share),
-                event.num_measured,
+                HeldOut(after, event.error_after, event.exact_after.share),
+                HeldOut(before, event.error_before, event.exact_before.share),
             )
             # What all learn is the version that the round began with.
             self._jobs.evaluated(

@@ -41,6 +41,8 @@ class BaselineReport:
     step: int
     loss: float
     """Mean over samples of the cross-entropy per supervised token, in nats; infinite if broken."""
+    error: float
+    """Standard error of the loss."""
     num_samples: int
     exact: ExactMatch = ExactMatch()
     """Of the short answers among them."""
@@ -127,6 +129,9 @@ class RoundTrained:
     """Nats per token on own held-out samples under the base; ``None`` if it was not measured."""
     loss_after: float | None
     """The same, on the same samples, under ``state``."""
+    error_before: float | None
+    """Standard error of ``loss_before``."""
+    error_after: float | None
     num_measured: int
     """Samples behind the losses."""
     exact_before: ExactMatch = ExactMatch()

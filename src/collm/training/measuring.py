@@ -8,6 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from collm.gate.exact_match import MAX_ANSWER_TOKENS, ExactMatch, exact_of
+from collm.gate.loss_sum import LossSum
 from collm.gate.trial import PairedLoss
 from collm.lora.bank import AdapterBank
 from collm.lora.state import AdapterState
@@ -56,6 +57,8 @@ class MeanLoss:
     loss: float
     """Nats per supervised token; infinite if it is not finite on some sample."""
     num_samples: int
+    error: float = math.inf
+    """Standard error of the mean, in nats per token."""
     exact: ExactMatch = ExactMatch()
     """Of the short answers among them."""
 
@@ -71,16 +74,23 @@ class MeanLoss:
             step=step,
             loss=self.loss,
             num_samples=self.num_samples,
+            error=self.error,
             exact=self.exact,
         )
 
 
 def mean_of(found: Sequence[Measured]) -> MeanLoss:
     """Return the mean over at least one sample."""
-    losses = [one.loss for one in found]
-    is_finite = all(map(math.isfinite, losses))
-    mean = math.fsum(losses) / len(losses) if is_finite else math.inf
-    return MeanLoss(mean, len(losses), exact_of(one.is_exact for one in found))
+    exact = exact_of(one.is_exact for one in found)
+    sums = LossSum()
+    for one in found:
+        if not math.isfinite(one.loss):
+            return MeanLoss(math.inf, len(found), exact=exact)
+        sums.add(one.loss)
+    mean, error = sums.mean, sums.error
+    assert mean is not None
+    assert error is not None
+    return MeanLoss(mean, len(found), error, exact)
 
 
 class QuantumSizes(Protocol):

@@ -353,6 +353,8 @@ class RoundJob:
                 num_tokens=self._gained.counts.num_tokens,
                 loss_before=before.finite if before else None,
                 loss_after=after.finite if after else None,
+                error_before=before.error if before else None,
+                error_after=after.error if after else None,
                 num_measured=len(own),
                 exact_before=before.exact if before else ExactMatch(),
                 exact_after=after.exact if after else ExactMatch(),

@@ -13,7 +13,9 @@ def test_numbers_of_a_trial_are_a_few_lines():
         verdict=Verdict.SLICE_WORSE,
         num_samples=48,
         active_loss=2.0,
+        active_error=0.3,
         candidate_loss=1.5,
+        candidate_error=0.2,
         evidence=40.0,
         evidence_worse=0.125,
         slices={
@@ -26,7 +28,7 @@ def test_numbers_of_a_trial_are_a_few_lines():
     )
     assert number_lines(report.numbers()) == [
         "n 48",
-        "loss 2 → 1.5",
+        "loss 2 ± 0.3 → 1.5 ± 0.2",
         "exact match 25% → 62% of 40",
         "evidence for 40",
         "evidence against 0.125",

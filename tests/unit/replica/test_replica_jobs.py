@@ -71,20 +71,33 @@ def state(world):
     return world.deciders.jobs.learning()["a"]
 
 
+def baseline(number, loss, num_samples):
+    return BaselineReport(
+        adapter="a", step=number, loss=loss, error=loss / 4.0, num_samples=num_samples
+    )
+
+
 def test_evaluation_is_a_point_where_training_was_when_the_shadow_was_copied():
     world = World()
     assert state(world) == LearningState(tokens_per_step=30, is_joint=False)
     world.learner.handle([step(number) for number in range(1, 6)])
     world.learner.handle([held_out_report(step=3, loss=1.5)])
     assert state(world).evaluation == Evaluation(num_tokens=90, loss=1.5, num_samples=3)
-    world.learner.handle([BaselineReport(adapter="a", step=5, loss=1.25, num_samples=8)])
+    world.learner.handle([baseline(5, 1.25, 8)])
     assert state(world).evaluation == Evaluation(num_tokens=150, loss=1.25, num_samples=8)
 
 
 def test_evaluation_that_is_not_finite_is_no_point():
     world = World()
-    world.learner.handle([BaselineReport(adapter="a", step=0, loss=math.inf, num_samples=8)])
+    world.learner.handle([baseline(0, math.inf, 8)])
     assert state(world).evaluation is None
+
+
+def test_a_quality_is_as_sure_as_the_loss_it_was_made_from():
+    world = World()
+    world.learner.handle([baseline(0, 0.5, 8)])
+    quality = world.deciders.jobs.qualities()["a"]
+    assert (quality.value, quality.noise) == (2.0, 4.0 * 0.125)
 
 
 def test_paused_job_does_not_learn():
@@ -253,7 +266,7 @@ def test_new_start_of_a_shadow_is_a_decision_and_a_warning():
 
 def test_first_measurement_of_what_is_served_is_shown():
     world = World()
-    world.learner.handle([BaselineReport(adapter="a", step=0, loss=3.0, num_samples=4)])
+    world.learner.handle([baseline(0, 3.0, 4)])
     assert world.learner.snapshot()["a"]["active_held_out_loss"] == 3.0
     assert world.folder.refusals == []
 

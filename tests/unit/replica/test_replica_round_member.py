@@ -79,6 +79,8 @@ def trained(number, **changes):
         "num_tokens": 40,
         "loss_before": 2.0,
         "loss_after": 1.0,
+        "error_before": 0.4,
+        "error_after": 0.3,
         "num_measured": 5,
         "is_complete": True,
     }

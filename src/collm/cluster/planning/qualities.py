@@ -15,11 +15,11 @@ _LEAST_NOISE = 1e-3
 class Qualities:
     """Q by replica and adapter.
 
-    One version is as good wherever it is served, so what replicas measured of it is pooled, each by
-    its samples: otherwise traffic would follow noise. Means are taken of 1 / Q, which is a loss: a
-    mean of Q by 1 / noise² would go by whoever found it worst, as the noise of a quality is a share
-    of it. What nobody measured counts as the mean of the adapter's other versions, or of all
-    adapters.
+    One version is as good wherever it is served, so what replicas measured of it is pooled, each
+    by how sure it is: otherwise traffic would follow noise. Means are taken of 1 / Q, which is a
+    loss: a mean of Q by 1 / noise² would go by whoever found it worst, as the noise of a quality
+    grows with it. What nobody measured counts as the mean of the adapter's other versions, or of
+    all adapters.
 
     Args:
         live: Snapshots by replica.

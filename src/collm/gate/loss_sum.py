@@ -1,0 +1,36 @@
+"""A mean of losses, and how sure it is."""
+
+import math
+
+
+class LossSum:
+    """Takes losses in one at a time; all of them are finite."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._total = 0.0
+        self._square = 0.0
+
+    def add(self, loss: float) -> None:
+        """Count one more loss, in nats."""
+        self._count += 1
+        self._total += loss
+        self._square += loss * loss
+
+    @property
+    def mean(self) -> float | None:
+        """Their mean; ``None`` without any."""
+        return self._total / self._count if self._count else None
+
+    @property
+    def error(self) -> float | None:
+        """The mean's standard error; ``None`` without any loss.
+
+        To the deviations that were found comes one that is as large as the mean: a few losses that
+        happen to be alike say little of the next one.
+        """
+        mean = self.mean
+        if mean is None:
+            return None
+        deviations = max(0.0, self._square - self._count * mean * mean)
+        return math.sqrt(deviations + mean * mean) / self._count
