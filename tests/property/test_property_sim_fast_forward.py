@@ -1,4 +1,4 @@
-"""Counting rows of decodes instead of scheduling them one by one changes nothing."""
+"""Rows of decodes that are counted, and snapshots that are not taken, change nothing."""
 
 from dataclasses import replace
 from operator import attrgetter
@@ -10,6 +10,7 @@ from collm.engine.config import SchedulerConfig
 from collm.pacing.config import PacingConfig
 from collm.sim.config import RoundSettings, SimConfig
 from collm.sim.faults import Fault
+from collm.sim.requests import Mix
 from collm.workload.traces import TraceRow
 from factories.simulations import poisson, profile, simulate
 
@@ -25,7 +26,7 @@ FAULTS = (
 @given(
     seed=st.integers(0, 10_000),
     per_s=st.sampled_from([0.5, 2.0, 6.0]),
-    num_replicas=st.sampled_from([1, 2]),
+    num_replicas=st.sampled_from([1, 2, 12]),
     policy=st.sampled_from(
         ["collm", "collm@fixed", "serve-only", "naive", "token-level", "time-slice"]
     ),
@@ -35,11 +36,12 @@ FAULTS = (
     num_blocks=st.sampled_from([40, 2_000]),
     has_delays=st.booleans(),
     has_rounds=st.booleans(),
+    drift_at_s=st.sampled_from([None, 7.1]),
     faults=st.sampled_from(FAULTS),
 )
 def test_fast_forward_gives_identical_records(
     seed, per_s, num_replicas, policy, budget, credit, costs, num_blocks, has_delays, has_rounds,
-    faults,
+    drift_at_s, faults,
 ):  # fmt: skip
     trace = poisson(40, per_s, seed)
     delays = {} if has_delays else {"loop_s": 0.0, "request_s": 0.0}
@@ -50,6 +52,7 @@ def test_fast_forward_gives_identical_records(
         pacing=PacingConfig(budget=budget, credit_share=credit),
         scheduler=SchedulerConfig(max_running=6),
         costs=costs,
+        mix=Mix(drift_at_s=drift_at_s),
         rounds=RoundSettings(tokens_per_round=1_000) if has_rounds else None,
         faults=faults,
     )

@@ -1,5 +1,6 @@
 """How long a simulated device takes: the profile's costs times drawn residuals."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from collm.pacing.cost import QuantumCostModel, StepCostModel
@@ -29,6 +30,10 @@ class Device:
         self._adapter_s = step.adapter_s
         self._slowness = 1.0
         self._draw = Residuals(profile.step_ratios, f"{seed}/steps").draw
+        self._least = {
+            kind: (time.fixed_s * min(time.ratios), time.per_unit_s * min(time.ratios))
+            for kind, time in profile.quanta.items()
+        }
         self._quanta = {
             kind: (
                 time.fixed_s,
@@ -74,6 +79,14 @@ class Device:
         """Return what the next quantum of this kind takes; draws its residual."""
         fixed_s, per_unit_s, draw = self._quanta[quantum.kind]
         return (fixed_s + per_unit_s * quantum.size) * draw() * self._slowness
+
+    def least_s(self, program: Sequence[Quantum]) -> float:
+        """Return the time that quanta take at least; draws nothing."""
+        total_s = 0.0
+        for quantum in program:
+            fixed_s, per_unit_s = self._least[quantum.kind]
+            total_s += fixed_s + per_unit_s * quantum.size
+        return self._slowness * total_s
 
 
 class StepCosts(Protocol):

@@ -1,5 +1,6 @@
 """The simulated front: chooses a replica for each request and hears of the answers."""
 
+import math
 from collections.abc import Mapping, Sequence
 from random import Random
 
@@ -39,27 +40,56 @@ class CurrentSent(Sent):
 class GlanceTable(ReplicaTable):
     """The front's table; a snapshot is written up when it is read, or when it changes the pools.
 
-    At a request a second two of three are never read.
+    At a request a second two of three are never read. Where it is sure beforehand that one changes
+    no pool, it is not even taken before it is read: then the replica does what was due until the
+    poll, is looked at, and goes on.
 
     Args:
         replicas: The cluster, by name.
+        changes_s: When replicas' own data change, and with them what they say of their quality.
     """
 
-    def __init__(self, replicas: Mapping[str, SimReplica]) -> None:
+    def __init__(self, replicas: Mapping[str, SimReplica], changes_s: float = math.inf) -> None:
         super().__init__()
         self._replicas = replicas
         self._unread: dict[str, Glance] = {}
         self._pooled: dict[str, Glance] = {}  # those that pools were made from
+        self._changes_s = changes_s
+        self._same_until_s = dict.fromkeys(replicas, -math.inf)
+        self._looked_at_s = dict.fromkeys(replicas, -math.inf)
+        self._polled_at_s = -math.inf
 
     def __getitem__(self, replica_id: str) -> ReplicaSnapshot:
         return self.standing(replica_id).snapshot
 
     def standing(self, replica_id: str) -> Standing:
         """Return what predictions need of a replica; ``KeyError`` if it is not here."""
+        if self._looked_at_s[replica_id] < self._polled_at_s:
+            self._catch_up(self._replicas[replica_id], self._polled_at_s)
         glance = self._unread.pop(replica_id, None)
         if glance is not None:
             self.put(self._replicas[replica_id].write_up(glance))
         return super().standing(replica_id)
+
+    def poll(self, now_s: float) -> None:
+        """Take in how all replicas stand now.
+
+        Nothing may be told to any of them but requests, for which its standing was read.
+        """
+        if self._polled_at_s < self._changes_s <= now_s:
+            self._same_until_s = dict.fromkeys(self._replicas, -math.inf)
+        self._polled_at_s = now_s
+        for name, same_until_s in self._same_until_s.items():
+            if same_until_s <= now_s:
+                replica = self._replicas[name]
+                self._catch_up(replica, now_s)
+                self._same_until_s[name] = replica.same_until_s(now_s)
+
+    def _catch_up(self, replica: SimReplica, now_s: float) -> None:
+        assert replica.loop.came_to_s <= now_s, "somebody spoke to it before it was looked at"
+        replica.loop.advance(now_s)
+        self.look_at(replica, now_s)
+        self._looked_at_s[replica.name] = now_s
 
     def look_at(self, replica: SimReplica, now_s: float) -> None:
         """Take in how a replica stands now."""
@@ -95,7 +125,8 @@ class RouterDispatcher:
         self, config: SimConfig, bytes_per_token: float, replicas: Mapping[str, SimReplica]
     ) -> None:
         self.router = Router(config.router, Random(f"{config.seed}/router"))
-        self.table = GlanceTable(replicas)
+        drift_at_s = config.mix.drift_at_s
+        self.table = GlanceTable(replicas, math.inf if drift_at_s is None else drift_at_s)
         self.sent = CurrentSent(replicas)
         self._bytes_per_token = bytes_per_token
         self._says_lengths = config.says_lengths
@@ -113,6 +144,10 @@ class RouterDispatcher:
         if isinstance(choice, Turned):
             return None
         return choice.replica_id, self.sent.add(asked, choice, now_s)
+
+    def poll(self, now_s: float) -> None:
+        """Take in the snapshots of all replicas, to which nobody else speaks."""
+        self.table.poll(now_s)
 
     def observe(self, replica: SimReplica, now_s: float) -> None:
         """Take in a replica's snapshot."""
@@ -137,6 +172,9 @@ class RoundRobin:
             return None
         self._place = (self._place + 1) % len(self._ids)
         return self._ids[self._place], None
+
+    def poll(self, now_s: float) -> None:
+        """Do nothing: all are there, and how they stand is of no interest."""
 
     def observe(self, replica: SimReplica, now_s: float) -> None:
         """Take note that a replica is there."""

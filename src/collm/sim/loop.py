@@ -105,6 +105,11 @@ class SimLoop:
         self._began_s = 0.0
 
     @property
+    def came_to_s(self) -> float:
+        """Up to when everything is done."""
+        return self._until_s
+
+    @property
     def has_requests(self) -> bool:
         """Whether a request is on its way here, or has not ended."""
         return self._scheduler.has_work or self._inbox.next_s < math.inf

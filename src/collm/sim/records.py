@@ -1,5 +1,6 @@
 """Records of many replicas in one order."""
 
+from bisect import bisect_right
 from collections.abc import Callable
 from operator import itemgetter
 
@@ -27,8 +28,14 @@ class RecordOrder:
         assert record.ended_at_s is not None
         self._held.append(((record.ended_at_s, replica_id), record))
 
-    def release(self) -> None:
-        """Pass on what came: every replica is at the same time now."""
-        held, self._held = self._held, []
-        for _, record in sorted(held, key=itemgetter(0)):
+    def release(self, until_s: float) -> None:
+        """Pass on what ended up to a time that every replica has come to."""
+        self._held.sort(key=itemgetter(0))
+        num_sure = bisect_right(self._held, until_s, key=_end_s)
+        sure, self._held = self._held[:num_sure], self._held[num_sure:]
+        for _, record in sure:
             self._on_record(record)
+
+
+def _end_s(held: tuple[tuple[float, str], RequestRecord]) -> float:
+    return held[0][0]

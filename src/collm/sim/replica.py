@@ -1,11 +1,12 @@
 """A simulated replica, as its front sees it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from collm.engine.plan import Backlog
 from collm.pacing.config import PacingConfig
+from collm.pacing.quanta import Quantum
 from collm.sim.device import step_names
 from collm.sim.faults import Fault
 from collm.sim.learner import SimLearner
@@ -23,6 +24,7 @@ from collm.types import (
 )
 
 _NO_TOTALS = ReplicaTotals()
+_ALMOST = 0.999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,7 @@ class SimReplica:
         self._profile = profile
         self._pacing = pacing
         self._parts = parts
+        self._programs: dict[int, tuple[Sequence[Quantum], float]] = {}
         self._known_adapter: _Adapter | None = None
         self._known_coefficients: tuple[tuple[float, ...], StepCoefficients] | None = None
 
@@ -112,6 +115,24 @@ class SimReplica:
             case "silent":
                 self.silent_until_s = now_s + fault.for_s
                 self.loop.stand_still(now_s, self.silent_until_s)
+
+    def same_until_s(self, now_s: float) -> float:
+        """Return up to when snapshots say the same of its adapter and of draining.
+
+        Holds as long as nobody tells it anything, and its data stay what they are.
+        """
+        trainer, changes_s = self.learner.trainer, self._parts.duty.changes_s(now_s)
+        if trainer is None:
+            return changes_s
+        # A nudge before the border, for how sums are rounded.
+        return min(changes_s, now_s + _ALMOST * trainer.least_s(self._least_s))
+
+    def _least_s(self, program: Sequence[Quantum]) -> float:
+        """Return the least time of a program: there are three, the same ones all the time."""
+        known = self._programs.get(id(program))
+        if known is None:
+            known = self._programs[id(program)] = program, self._parts.device.least_s(program)
+        return known[1]
 
     @property
     def num_preemptions(self) -> int:

@@ -1,5 +1,6 @@
 """One run of a simulated cluster, from the first arrival to the last answer."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -181,6 +182,15 @@ class Simulation:
 
     def _observe(self, now_s: float) -> None:
         """Take the snapshots of all replicas, as the front's registry does."""
+        if self._config.fast_forward and self._is_steady:
+            self._dispatcher.poll(now_s)
+        else:
+            self._look_at_all(now_s)
+        if self._records is not None:
+            self._records.release(min(one.loop.came_to_s for one in self.replicas.values()))
+        self._queue.put(now_s + self._config.registry.poll_every_s, Rank.SNAPSHOT, self._observe)
+
+    def _look_at_all(self, now_s: float) -> None:
         registry = self._config.registry
         for replica in self.replicas.values():
             if replica.answers(now_s):
@@ -188,9 +198,6 @@ class Simulation:
                 self._dispatcher.observe(replica, now_s)
             elif replica.silent_s(now_s) > registry.dead_after_s - registry.poll_every_s:
                 self._dispatcher.lose(replica.name)
-        if self._records is not None:
-            self._records.release()
-        self._queue.put(now_s + registry.poll_every_s, Rank.SNAPSHOT, self._observe)
 
     def _suffer(self, fault: Fault, now_s: float) -> None:
         names = list(self.replicas)
@@ -220,7 +227,7 @@ class Simulation:
 
     @property
     def _is_steady(self) -> bool:
-        """Whether, once nothing arrives any more, nobody tells a replica anything."""
+        """Whether nobody tells a replica anything but requests."""
         return self.rounds is None and self.planner is None and not self._config.faults
 
     def _answer_rest(self, now_s: float, limit_s: float) -> None:
@@ -248,7 +255,7 @@ class Simulation:
             if replica.loop.has_requests:
                 replica.loop.die(now_s)
         if self._records is not None:
-            self._records.release()
+            self._records.release(math.inf)
 
     # What the front hears
 

@@ -187,7 +187,28 @@ class SimTrainer:
             value = paper_quality(mean_loss(self._loss, self._served, weights))
             self._known = self._served, weights, value
         value = self._known[2]
-        return value, value / math.sqrt(self.shape.evaluation_samples)
+        # 1 / CE moves by error / CE², as a replica says.
+        return value, value * value * self._error()
+
+    def least_s(self, program_s: Callable[[Sequence[Quantum]], float]) -> float:
+        """Return the time that passes at least until an evaluation of its own ends.
+
+        Args:
+            program_s: Returns the least time of a program.
+        """
+        if self._foreign is not None or self._program is self._evaluate:
+            return 0.0
+        shape, num_steps = self.shape, 0
+        if self._is_evaluation_due:
+            num_rows = shape.evaluation_tokens - self._allowance.affordable_rows
+            num_batches = -(-num_rows // shape.micro_batch_tokens)
+        else:
+            num_steps = shape.evaluate_every - self.num_steps % shape.evaluate_every
+            num_tokens = num_steps * self.tokens_per_step - self._num_pending
+            num_batches = -(-num_tokens // shape.micro_batch_sample_tokens)
+        # One of each may have begun.
+        learn_s = max(num_batches - 1, 0) * program_s(self._learn)
+        return learn_s + max(num_steps - 1, 0) * program_s(self._step) + program_s(self._evaluate)
 
     def _next_program(self) -> Sequence[Quantum]:
         if self._foreign is not None:
@@ -231,19 +252,23 @@ class SimTrainer:
         self._allowance.spend(shape.evaluation_tokens)
         self._is_evaluation_due = False
         self._note(self.knowledge, now_s)
-        error = shape.loss_spread / math.sqrt(shape.evaluation_samples)
+        error = self._error()
         rise = self.loss_of(self.knowledge, now_s) - served_loss
         seen = rise + self._random.gauss(0.0, error)
         return tuple(self.knowledge) if seen + _Z * error < 0.0 else None
 
     def _note(self, knowledge: Sequence[float], now_s: float) -> None:
         """Measure a loss on held-out samples, as well as they can tell."""
-        num_samples = self.shape.evaluation_samples
-        error = self.shape.loss_spread / math.sqrt(num_samples)
-        loss = self.loss_of(knowledge, now_s) + self._random.gauss(0.0, error)
+        loss = self.loss_of(knowledge, now_s) + self._random.gauss(0.0, self._error())
         self.evaluation = Evaluation(
-            num_tokens=self.num_tokens, loss=max(loss, 0.0), num_samples=num_samples
+            num_tokens=self.num_tokens,
+            loss=max(loss, 0.0),
+            num_samples=self.shape.evaluation_samples,
         )
+
+    def _error(self) -> float:
+        """Return the standard error of a mean over the samples of an evaluation."""
+        return self.shape.loss_spread / math.sqrt(self.shape.evaluation_samples)
 
 
 def _gradient(noise_scale: float, num_tokens: int, num_micro_batches: int) -> GradientSums:

@@ -72,3 +72,24 @@ def test_a_replica_has_answered_what_is_due_before_its_page_is_read() -> None:
     replica.loop.submit(request, ticket, 1_000.0)
     assert dispatcher.sent.load(replica_id, 1_000.0, 1_000.0).num_open == 1
     assert dispatcher.sent.load(replica_id, 1_000.0, 1_010.0).num_open == 0
+
+
+def test_nothing_is_new_of_a_replica_before_it_is_said_to_be_possible() -> None:
+    config = SimConfig(num_replicas=1, costs="given")
+    replica = simulate(poisson(5, 1.0), "collm", config)[0].replicas["replica-0"]
+    start_s = replica.loop.came_to_s
+    until_s, known, num_looks, num_news = start_s, None, 0, 0
+    for poll in range(3_000):
+        now_s = start_s + 0.2 * poll
+        replica.loop.advance(now_s)
+        snapshot = replica.snapshot(now_s)
+        said = snapshot.active, snapshot.quality, snapshot.learning
+        if now_s >= until_s:
+            until_s = replica.same_until_s(now_s)
+            num_looks += 1
+            num_news += said != known
+        else:
+            assert said == known
+        known = said
+    assert num_news > 5
+    assert num_looks < 600

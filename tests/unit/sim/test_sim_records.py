@@ -26,7 +26,10 @@ def test_records_come_by_their_ends_then_by_replica_and_not_before_all_are_as_fa
     ):
         order.put(record(request_id, ended_at_s), replica_id)
     assert got == []
-    order.release()
-    assert [one.request_id for one in got] == ["early", "first of two", "second of two", "late"]
-    order.release()
-    assert len(got) == 4
+    order.release(1.5)
+    assert [one.request_id for one in got] == ["early", "first of two", "second of two"]
+    order.put(record("later", 1.7), "replica-1")
+    order.release(3.0)
+    assert [one.request_id for one in got[3:]] == ["later", "late"]
+    order.release(3.0)
+    assert len(got) == 5
