@@ -10,10 +10,9 @@ Run as: python benchmarks/noise_scale.py
 """
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 from common import Report, checkpoint_folder, make_parser, progress
 
@@ -29,7 +28,6 @@ from collm.model.checkpoint import Checkpoint
 from collm.model.decoder import Decoder
 from collm.model.tokenizer import Tokenizer
 from collm.model.weights import load_weights
-from collm.pacing.quanta import Quantum, QuantumKind
 from collm.training.config import JobConfig
 from collm.training.corpus import Corpus
 from collm.training.learning import Learning
@@ -39,17 +37,10 @@ from collm.training.passes import Pass
 from collm.training.samples import Conversation, TokenSample, prepare_samples
 from collm.types import GradientSums
 from collm.workload.samples import load_samples
+from unhurried import Unbounded, drain
 
-T = TypeVar("T")
 _STILL = 1e-12
 """A learning rate that moves nothing."""
-
-
-class Unbounded:
-    """Quanta as long as they like."""
-
-    def max_size(self, kind: QuantumKind, limit_s: float) -> int:
-        return 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +55,6 @@ class Found:
     @property
     def phi_tokens(self) -> float:
         return self.noise / self.signal if self.signal > 0.0 else math.inf
-
-
-def drain(program: Generator[Quantum, None, T]) -> T:
-    """Run a program to its end and return its value."""
-    while True:
-        try:
-            next(program)
-        except StopIteration as end:
-            value: T = end.value
-            return value
 
 
 def load(folder: Path, dtype: str) -> Decoder:

@@ -61,6 +61,8 @@ class Recording:
     duration_s: float
     requests: tuple[tuple[float, int, int], ...]
     """Arrival, prompt tokens and output tokens of each, by arrival."""
+    warm_tokens: float
+    """Trained on by each replica before the first arrival, on average."""
     real: Figures
 
     def save(self, file: Path) -> None:
@@ -79,6 +81,7 @@ def load_recording(file: Path) -> Recording:
         budget=value["budget"],
         duration_s=value["duration_s"],
         requests=tuple((at_s, prompt, output) for at_s, prompt, output in value["requests"]),
+        warm_tokens=value["warm_tokens"],
         real=Figures(**value["real"]),
     )
 
@@ -106,7 +109,7 @@ def simulated(recording: Recording, seed: int = 0, slowness: tuple[float, ...] =
         slowness=slowness,
         pacing=PacingConfig(budget=recording.budget),
         says_lengths=True,
-        warm_tokens=recording.profile.training.tokens_per_step * 10.0,
+        warm_tokens=recording.warm_tokens,
     )
     records: list[RequestRecord] = []
     simulation = Simulation(

@@ -5,11 +5,16 @@
 Profiles this machine with as many replicas side by side as will run (they share its memory and
 caches), serves with `collm serve`, each replica learning an adapter by itself, and replays a trace
 over HTTP. The simulator then gets the same arrivals, with the prompt lengths that the server
-counted, and the profile. Compared are SLO attainment (bar: 3 points), throughput within the
-objectives and training tokens (bar: 10 %). The folder keeps profiles, records, the report, and a
-recording of all that a simulation needs: `--again recording.json.gz` simulates it alone.
+counted, the mean of the profiles, and what replicas had trained on by then. Compared are SLO
+attainment (bar: 3 points), throughput within the objectives and training tokens (bar: 10 %). The
+folder keeps profiles, records, the report, and a recording of all that a simulation needs:
+`--again recording.json.gz` simulates it alone.
 
-Needs an otherwise idle machine, for seven minutes.
+Replicas train for a while before the trace. At first micro-batches still grow, and each promotion
+makes a replica better than the other by more than chance, so that the router sends it all requests
+until the other one has caught up: who is ahead is luck, and no simulation tells it.
+
+Needs an otherwise idle machine, for eight minutes.
 """
 
 import argparse
@@ -21,8 +26,11 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import httpx
 
@@ -30,7 +38,7 @@ from collm.clock import MonotonicClock
 from collm.metrics.records import RequestRecord
 from collm.sim.config import SimConfig
 from collm.sim.policies import find_policy
-from collm.sim.profile import Profile, load_profile
+from collm.sim.profile import Profile, load_profile, parse_profile
 from collm.sim.simulation import Simulation
 from collm.workload.config import WorkloadConfig
 from collm.workload.replay import ReplayTarget, replay
@@ -69,8 +77,8 @@ def main() -> None:
     parser.add_argument(
         "--settle-s",
         type=float,
-        default=45.0,
-        help="of training before the trace: micro-batches grow at first",
+        default=150.0,
+        help="of training before the trace, see above",
     )
     parser.add_argument("--budget", choices=("latency", "objective"), default="latency")
     parser.add_argument("--seed", type=int, default=0)
@@ -98,13 +106,14 @@ def main() -> None:
 def recorded(arguments: argparse.Namespace) -> Recording:
     """Profile, serve and replay; keep it."""
     profile = measured_profile(arguments)
-    records, duration_s, work = run_real(arguments)
+    records, duration_s, warm_tokens, work = run_real(arguments)
     recording = Recording(
         profile=profile,
         num_replicas=arguments.replicas,
         budget=arguments.budget,
         duration_s=duration_s,
         requests=lengths(records),
+        warm_tokens=warm_tokens,
         real=figures(records, duration_s, work),
     )
     recording.save(arguments.folder / "recording.json.gz")
@@ -123,7 +132,7 @@ def settings(arguments: argparse.Namespace, *extra: str) -> list[str]:
 
 
 def measured_profile(arguments: argparse.Namespace) -> Profile:
-    """Measure as many profiles at once as there will be replicas; return the first one's."""
+    """Measure as many profiles at once as there will be replicas; return their mean."""
     if arguments.profile is not None:
         return load_profile(str(arguments.profile))
     files = [arguments.folder / f"profile-{number}.json" for number in range(arguments.replicas)]
@@ -139,11 +148,35 @@ def measured_profile(arguments: argparse.Namespace) -> Profile:
     ]
     if any(process.wait() for process in running):
         raise SystemExit("profiling failed")
-    return load_profile(str(files[0]))
+    mean = mean_profile([load_profile(str(file)) for file in files])
+    (arguments.folder / "profile.json").write_text(mean.to_json(), encoding="utf-8")
+    return mean
 
 
-def run_real(arguments: argparse.Namespace) -> tuple[list[RequestRecord], float, Work]:
-    """Serve, replay, and return the records, the trace's length and the tokens trained on in it."""
+def mean_profile(profiles: Sequence[Profile]) -> Profile:
+    """Return what is measured on average; names and curves are those of the first."""
+    first, *others = [json.loads(one.to_json()) for one in profiles]
+    mean = _mean([first, *others]) | {"loss": first["loss"], "miss": first["miss"]}
+    return parse_profile(json.dumps(mean), "the mean of all profiles")
+
+
+def _mean(values: list[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, dict):
+        return {name: _mean([one[name] for one in values]) for name in first}
+    if isinstance(first, list):
+        return [_mean(list(row)) for row in zip(*values, strict=True)]
+    if isinstance(first, float):
+        return fmean(values)
+    return round(fmean(values)) if isinstance(first, int) else first
+
+
+def run_real(arguments: argparse.Namespace) -> tuple[list[RequestRecord], float, float, Work]:
+    """Serve and replay.
+
+    Returns:
+        The records, the trace's length, a replica's tokens before it, and what was done in it.
+    """
     folder = arguments.folder / f"data-{int(time.time())}"
     job = f"training.jobs=[{{adapter: {ADAPTER}, data: {DATA}}}]"
     command = [
@@ -163,7 +196,7 @@ def run_real(arguments: argparse.Namespace) -> tuple[list[RequestRecord], float,
 
 async def _replay(
     arguments: argparse.Namespace, server: "subprocess.Popen[bytes]"
-) -> tuple[list[RequestRecord], float, Work]:
+) -> tuple[list[RequestRecord], float, float, Work]:
     url, clock = f"http://127.0.0.1:{arguments.port}", MonotonicClock()
     async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
         await _ready(client, server, arguments.replicas)
@@ -186,7 +219,7 @@ async def _replay(
     (arguments.folder / "records.jsonl").write_text(
         "".join(json.dumps(asdict(one)) + "\n" for one in moved), encoding="utf-8"
     )
-    return moved, duration_s, work
+    return moved, duration_s, before.training_tokens / arguments.replicas, work
 
 
 async def _ready(
