@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 
 from collm.metrics.attainment import measure_attainment
 from collm.metrics.goodput import throughput_per_s
@@ -63,6 +64,8 @@ class Recording:
     """Arrival, prompt tokens and output tokens of each, by arrival."""
     warm_tokens: float
     """Trained on by each replica before the first arrival, on average."""
+    slowness: tuple[float, ...]
+    """Times as long as in the profile that a step of each replica took in the run."""
     real: Figures
 
     def save(self, file: Path) -> None:
@@ -82,6 +85,7 @@ def load_recording(file: Path) -> Recording:
         duration_s=value["duration_s"],
         requests=tuple((at_s, prompt, output) for at_s, prompt, output in value["requests"]),
         warm_tokens=value["warm_tokens"],
+        slowness=tuple(value["slowness"]),
         real=Figures(**value["real"]),
     )
 
@@ -95,10 +99,7 @@ def lengths(records: Sequence[RequestRecord]) -> tuple[tuple[float, int, int], .
 
 
 def simulated(recording: Recording, seed: int = 0, slowness: tuple[float, ...] = ()) -> Figures:
-    """Simulate the same arrivals and lengths on the same replicas.
-
-    ``slowness`` is how many times as long as in the profile each replica took for its work.
-    """
+    """Simulate the same arrivals and lengths, on replicas as in the profile or slower."""
     requests = [
         SimRequest(number, at_s, num_prompt, num_output, domain=0, is_scored=False)
         for number, (at_s, num_prompt, num_output) in enumerate(recording.requests)
@@ -123,6 +124,15 @@ def simulated(recording: Recording, seed: int = 0, slowness: tuple[float, ...] =
         train_s=sum(one["train"] + one["evaluate"] for one in seconds),
     )
     return figures(records, recording.duration_s, work)
+
+
+def mean_figures(found: Sequence[Figures]) -> Figures:
+    """Return the mean of several runs; of a time that some lack, ``None``."""
+    rows = [asdict(one) for one in found]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return Figures(
+        **{name: None if None in column else fmean(column) for name, column in columns.items()}
+    )
 
 
 def figures(records: Sequence[RequestRecord], duration_s: float, work: Work) -> Figures:

@@ -10,6 +10,11 @@ attainment (bar: 3 points), throughput within the objectives and training tokens
 folder keeps profiles, records, the report, and a recording of all that a simulation needs:
 `--again recording.json.gz` simulates it alone.
 
+A machine is not as fast at one time as at another. So the trace is simulated twice: as the profile
+says, and as slow as the replicas' own cost models, which are fitted to their latest steps, said in
+the run that it was. What comes out depends on luck on either side: simulated figures are means over
+seeds.
+
 Replicas train for a while before the trace. At first micro-batches still grow, and each promotion
 makes a replica better than the other by more than chance, so that the router sends it all requests
 until the other one has caught up: who is ahead is luck, and no simulation tells it.
@@ -26,8 +31,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -40,6 +45,7 @@ from collm.sim.config import SimConfig
 from collm.sim.policies import find_policy
 from collm.sim.profile import Profile, load_profile, parse_profile
 from collm.sim.simulation import Simulation
+from collm.types import StepCoefficients, StepLoad
 from collm.workload.config import WorkloadConfig
 from collm.workload.replay import ReplayTarget, replay
 from collm.workload.requests import build_requests, filler_text
@@ -53,6 +59,7 @@ from simulator_recording import (
     figures,
     lengths,
     load_recording,
+    mean_figures,
     simulated,
 )
 from slo_plan import TRACE, scale_lengths
@@ -60,6 +67,9 @@ from slo_plan import TRACE, scale_lengths
 ADAPTER = "learner"
 DATA = "clinc150"
 MAX_OUTPUT_TOKENS = 128
+NUM_COMMON = 4
+"""Sequences of a common step."""
+ASK_EVERY_S = 2.0
 READY_S = 300.0
 ALONE_S = 300.0
 MAX_APART = {"attainment": 0.03, "throughput_per_s": 0.10, "training_tokens": 0.10}
@@ -81,40 +91,40 @@ def main() -> None:
         help="of training before the trace, see above",
     )
     parser.add_argument("--budget", choices=("latency", "objective"), default="latency")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the requests' texts")
+    parser.add_argument("--seeds", type=int, default=9, help="simulated runs")
     parser.add_argument("--folder", type=Path, default=Path("simulator-validation"))
     parser.add_argument("--profile", type=Path, help="a measured profile, to measure none")
     parser.add_argument("--port", type=int, default=8417)
     parser.add_argument("--again", type=Path, help="a kept recording, to simulate it alone")
-    parser.add_argument(
-        "--slowness",
-        type=float,
-        nargs="+",
-        default=[],
-        help="times as long as in the profile that each replica took, where that is known",
-    )
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     recording = load_recording(arguments.again) if arguments.again else recorded(arguments)
     alone = recording.profile.training.alone_tokens_per_s
     expected = trained_alone(recording.profile)
     print(f"Training alone: measured {alone} tokens/s, SIMULATED {expected:.0f}.")
-    found = simulated(recording, arguments.seed, tuple(arguments.slowness))
-    report(recording.real, found, arguments.folder)
+    seeds = range(arguments.seeds)
+    text = ", ".join(f"{factor:.3f}" for factor in recording.slowness)
+    ways = {
+        "as the profile says": [simulated(recording, seed) for seed in seeds],
+        f"{text} times as slow": [simulated(recording, seed, recording.slowness) for seed in seeds],
+    }
+    report(recording.real, ways, arguments.folder)
 
 
 def recorded(arguments: argparse.Namespace) -> Recording:
     """Profile, serve and replay; keep it."""
     profile = measured_profile(arguments)
-    records, duration_s, warm_tokens, work = run_real(arguments)
+    run = run_real(arguments)
     recording = Recording(
         profile=profile,
         num_replicas=arguments.replicas,
         budget=arguments.budget,
-        duration_s=duration_s,
-        requests=lengths(records),
-        warm_tokens=warm_tokens,
-        real=figures(records, duration_s, work),
+        duration_s=run.duration_s,
+        requests=lengths(run.records),
+        warm_tokens=run.warm_tokens,
+        slowness=run.slowness(profile),
+        real=figures(run.records, run.duration_s, run.work),
     )
     recording.save(arguments.folder / "recording.json.gz")
     return recording
@@ -171,12 +181,52 @@ def _mean(values: list[Any]) -> Any:
     return round(fmean(values)) if isinstance(first, int) else first
 
 
-def run_real(arguments: argparse.Namespace) -> tuple[list[RequestRecord], float, float, Work]:
-    """Serve and replay.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealRun:
+    """What real replicas did."""
 
-    Returns:
-        The records, the trace's length, a replica's tokens before it, and what was done in it.
-    """
+    records: list[RequestRecord]
+    duration_s: float
+    """Of the trace."""
+    warm_tokens: float
+    """That a replica had trained on before it, on average."""
+    work: Work
+    """Done in it."""
+    costs: Mapping[str, Sequence[StepCoefficients]]
+    """What each replica said of its steps, time after time."""
+
+    def slowness(self, profile: Profile) -> tuple[float, ...]:
+        """Return how many times as long as in a profile a common step of each replica took."""
+        num_prompt = sum(one.num_prompt_tokens for one in self.records)
+        num_output = sum(one.num_output_tokens for one in self.records)
+        load = StepLoad(
+            num_decode_tokens=NUM_COMMON,
+            num_prefill_tokens=round(NUM_COMMON * num_prompt / num_output),
+            num_context_tokens=round(
+                NUM_COMMON * (num_prompt + num_output / 2) / len(self.records)
+            ),
+            num_adapters=1,
+        )
+        expected_s = step_s(profile.step, load)
+        return tuple(
+            fmean(step_s(cost, load) for cost in said) / expected_s
+            for _, said in sorted(self.costs.items())
+        )
+
+
+def step_s(cost: StepCoefficients, load: StepLoad) -> float:
+    """Return the time of a step."""
+    return (
+        cost.constant_s
+        + cost.decode_s * load.num_decode_tokens
+        + cost.prefill_s * load.num_prefill_tokens
+        + cost.context_s * load.num_context_tokens
+        + cost.adapter_s * load.num_adapters
+    )
+
+
+def run_real(arguments: argparse.Namespace) -> RealRun:
+    """Serve and replay."""
     folder = arguments.folder / f"data-{int(time.time())}"
     job = f"training.jobs=[{{adapter: {ADAPTER}, data: {DATA}}}]"
     command = [
@@ -194,9 +244,7 @@ def run_real(arguments: argparse.Namespace) -> tuple[list[RequestRecord], float,
             server.wait(60.0)
 
 
-async def _replay(
-    arguments: argparse.Namespace, server: "subprocess.Popen[bytes]"
-) -> tuple[list[RequestRecord], float, float, Work]:
+async def _replay(arguments: argparse.Namespace, server: "subprocess.Popen[bytes]") -> RealRun:
     url, clock = f"http://127.0.0.1:{arguments.port}", MonotonicClock()
     async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
         await _ready(client, server, arguments.replicas)
@@ -212,14 +260,34 @@ async def _replay(
         before = await _work(client)
         # Trained beside the whole trace, its last answers left out: as the simulator counts.
         after = asyncio.create_task(_work_at(client, clock.now_s() + duration_s, clock))
+        costs: dict[str, list[StepCoefficients]] = {}
+        asking = asyncio.create_task(_ask_costs(client, costs))
         records = await replay(requests, ReplayTarget(base_url=url, model=ADAPTER), clock)
         work = (await after).since(before)
+        asking.cancel()
     start_s = records[0].arrived_at_s - requests[0].at_s
     moved = [_moved(record, start_s) for record in records]
     (arguments.folder / "records.jsonl").write_text(
         "".join(json.dumps(asdict(one)) + "\n" for one in moved), encoding="utf-8"
     )
-    return moved, duration_s, before.training_tokens / arguments.replicas, work
+    return RealRun(
+        records=moved,
+        duration_s=duration_s,
+        warm_tokens=before.training_tokens / arguments.replicas,
+        work=work,
+        costs=costs,
+    )
+
+
+async def _ask_costs(client: httpx.AsyncClient, costs: dict[str, list[StepCoefficients]]) -> None:
+    """Note again and again what replicas say of their steps; nothing where there is no front."""
+    while True:
+        answer = await client.get("/cluster")
+        if answer.is_success:
+            for one in answer.json()["replicas"]:
+                said = one["state"]["step_coefficients"]
+                costs.setdefault(one["id"], []).append(StepCoefficients(**said))
+        await asyncio.sleep(ASK_EVERY_S)
 
 
 async def _ready(
@@ -280,24 +348,28 @@ def trained_alone(profile: Profile) -> float:
     return sum(simulation.run((), ALONE_S).training_tokens.values()) / ALONE_S
 
 
-def report(real: Figures, found: Figures, folder: Path) -> None:
+def report(real: Figures, ways: Mapping[str, Sequence[Figures]], folder: Path) -> None:
     """Print both sides, how far they are apart and how far they may be, and write it down."""
-    apart = {
-        "attainment": abs(real.attainment - found.attainment),
-        "throughput_per_s": _share(found.throughput_per_s, real.throughput_per_s),
-        "training_tokens": _share(found.training_tokens, real.training_tokens),
-    }
-    bars = {name: value <= MAX_APART[name] for name, value in apart.items()}
-    print("| figure | real | SIMULATED | apart | at most | |\n|---|---|---|---|---|---|")
-    for name, value in asdict(real).items():
-        cells = ["", "", ""]
-        if name in apart:
-            word = "met" if bars[name] else "missed"
-            cells = [_words(name, apart[name]), _words(name, MAX_APART[name]), word]
-        print(f"| {name} | {value} | {asdict(found)[name]} | {' | '.join(cells)} |")
-    value = {"command": sys.argv, "real": asdict(real), "simulated": asdict(found), "bars": bars}
-    text = json.dumps(value, indent=1)
-    (folder / "report.json").write_text(text + "\n", encoding="utf-8")
+    value: dict[str, Any] = {"command": sys.argv, "real": asdict(real)}
+    for way, runs in ways.items():
+        found = mean_figures(runs)
+        apart = {
+            "attainment": abs(real.attainment - found.attainment),
+            "throughput_per_s": _share(found.throughput_per_s, real.throughput_per_s),
+            "training_tokens": _share(found.training_tokens, real.training_tokens),
+        }
+        print(f"\nSIMULATED {way}, mean of {len(runs)} runs (least to most):\n")
+        print("| figure | real | SIMULATED | apart | at most | |\n|---|---|---|---|---|---|")
+        for name, known in asdict(real).items():
+            seen = [asdict(one)[name] for one in runs]
+            text = f"{asdict(found)[name]:.4g} ({min(seen):.4g} to {max(seen):.4g})"
+            cells = ["", "", ""]
+            if name in apart:
+                word = "met" if apart[name] <= MAX_APART[name] else "missed"
+                cells = [_words(name, apart[name]), _words(name, MAX_APART[name]), word]
+            print(f"| {name} | {known:.4g} | {text} | {' | '.join(cells)} |")
+        value[way] = {"mean": asdict(found), "runs": [asdict(one) for one in runs], "apart": apart}
+    (folder / "report.json").write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
 def _share(found: float, real: float) -> float:
