@@ -28,14 +28,6 @@ class Work:
     train_s: float
     """Of quanta, evaluation included."""
 
-    def since(self, before: "Work") -> "Work":
-        """Return what was done after ``before``."""
-        return Work(
-            training_tokens=self.training_tokens - before.training_tokens,
-            serve_s=self.serve_s - before.serve_s,
-            train_s=self.train_s - before.train_s,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
@@ -64,8 +56,8 @@ class Recording:
     """Arrival, prompt tokens and output tokens of each, by arrival."""
     warm_tokens: float
     """Trained on by each replica before the first arrival, on average."""
-    slowness: tuple[float, ...]
-    """Times as long as in the profile that a step of each replica took in the run."""
+    slowness: float
+    """Times as long as by the profile that all steps of the run took."""
     real: Figures
 
     def save(self, file: Path) -> None:
@@ -85,7 +77,7 @@ def load_recording(file: Path) -> Recording:
         duration_s=value["duration_s"],
         requests=tuple((at_s, prompt, output) for at_s, prompt, output in value["requests"]),
         warm_tokens=value["warm_tokens"],
-        slowness=tuple(value["slowness"]),
+        slowness=value["slowness"],
         real=Figures(**value["real"]),
     )
 
@@ -98,7 +90,7 @@ def lengths(records: Sequence[RequestRecord]) -> tuple[tuple[float, int, int], .
     )
 
 
-def simulated(recording: Recording, seed: int = 0, slowness: tuple[float, ...] = ()) -> Figures:
+def simulated(recording: Recording, seed: int = 0, slowness: float = 1.0) -> Figures:
     """Simulate the same arrivals and lengths, on replicas as in the profile or slower."""
     requests = [
         SimRequest(number, at_s, num_prompt, num_output, domain=0, is_scored=False)
@@ -107,7 +99,7 @@ def simulated(recording: Recording, seed: int = 0, slowness: tuple[float, ...] =
     config = SimConfig(
         num_replicas=recording.num_replicas,
         seed=seed,
-        slowness=slowness,
+        slowness=(slowness,) * recording.num_replicas,
         pacing=PacingConfig(budget=recording.budget),
         says_lengths=True,
         warm_tokens=recording.warm_tokens,

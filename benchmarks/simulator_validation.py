@@ -11,8 +11,7 @@ folder keeps profiles, records, the report, and a recording of all that a simula
 `--again recording.json.gz` simulates it alone.
 
 A machine is not as fast at one time as at another. So the trace is simulated twice: as the profile
-says, and as slow as the replicas' own cost models, which are fitted to their latest steps, said in
-the run that it was. What comes out depends on luck on either side: simulated figures are means over
+says, and as many times as slow as all steps of the run took by their metrics. What comes out depends on luck on either side: simulated figures are means over
 seeds.
 
 Replicas train for a while before the trace. At first micro-batches still grow, and each promotion
@@ -45,7 +44,6 @@ from collm.sim.config import SimConfig
 from collm.sim.policies import find_policy
 from collm.sim.profile import Profile, load_profile, parse_profile
 from collm.sim.simulation import Simulation
-from collm.types import StepCoefficients, StepLoad
 from collm.workload.config import WorkloadConfig
 from collm.workload.replay import ReplayTarget, replay
 from collm.workload.requests import build_requests, filler_text
@@ -67,9 +65,6 @@ from slo_plan import TRACE, scale_lengths
 ADAPTER = "learner"
 DATA = "clinc150"
 MAX_OUTPUT_TOKENS = 128
-NUM_COMMON = 4
-"""Sequences of a common step."""
-ASK_EVERY_S = 2.0
 READY_S = 300.0
 ALONE_S = 300.0
 MAX_APART = {"attainment": 0.03, "throughput_per_s": 0.10, "training_tokens": 0.10}
@@ -104,10 +99,11 @@ def main() -> None:
     expected = trained_alone(recording.profile)
     print(f"Training alone: measured {alone} tokens/s, SIMULATED {expected:.0f}.")
     seeds = range(arguments.seeds)
-    text = ", ".join(f"{factor:.3f}" for factor in recording.slowness)
     ways = {
         "as the profile says": [simulated(recording, seed) for seed in seeds],
-        f"{text} times as slow": [simulated(recording, seed, recording.slowness) for seed in seeds],
+        f"{recording.slowness:.3f} times as slow": [
+            simulated(recording, seed, recording.slowness) for seed in seeds
+        ],
     }
     report(recording.real, ways, arguments.folder)
 
@@ -124,7 +120,7 @@ def recorded(arguments: argparse.Namespace) -> Recording:
         requests=lengths(run.records),
         warm_tokens=run.warm_tokens,
         slowness=run.slowness(profile),
-        real=figures(run.records, run.duration_s, run.work),
+        real=figures(run.records, run.duration_s, run.done.work),
     )
     recording.save(arguments.folder / "recording.json.gz")
     return recording
@@ -182,6 +178,30 @@ def _mean(values: list[Any]) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What all replicas did up to some time."""
+
+    training_tokens: float
+    serve_s: float
+    train_s: float
+    num_steps: float
+    num_prefill_tokens: float
+    num_decode_tokens: float
+
+    @property
+    def work(self) -> Work:
+        """What of it is compared."""
+        return Work(
+            training_tokens=self.training_tokens, serve_s=self.serve_s, train_s=self.train_s
+        )
+
+    def since(self, before: "Counts") -> "Counts":
+        """Return what was done after ``before``."""
+        late, early = asdict(self), asdict(before)
+        return Counts(**{name: value - early[name] for name, value in late.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RealRun:
     """What real replicas did."""
 
@@ -190,39 +210,23 @@ class RealRun:
     """Of the trace."""
     warm_tokens: float
     """That a replica had trained on before it, on average."""
-    work: Work
-    """Done in it."""
-    costs: Mapping[str, Sequence[StepCoefficients]]
-    """What each replica said of its steps, time after time."""
+    done: Counts
+    """While it went on."""
 
-    def slowness(self, profile: Profile) -> tuple[float, ...]:
-        """Return how many times as long as in a profile a common step of each replica took."""
-        num_prompt = sum(one.num_prompt_tokens for one in self.records)
-        num_output = sum(one.num_output_tokens for one in self.records)
-        load = StepLoad(
-            num_decode_tokens=NUM_COMMON,
-            num_prefill_tokens=round(NUM_COMMON * num_prompt / num_output),
-            num_context_tokens=round(
-                NUM_COMMON * (num_prompt + num_output / 2) / len(self.records)
-            ),
-            num_adapters=1,
+    def slowness(self, profile: Profile) -> float:
+        """Return how many times as long as by a profile all steps of the run took."""
+        cost, done = profile.step, self.done
+        num_context = sum(
+            one.num_output_tokens * (one.num_prompt_tokens + one.num_output_tokens / 2)
+            for one in self.records
         )
-        expected_s = step_s(profile.step, load)
-        return tuple(
-            fmean(step_s(cost, load) for cost in said) / expected_s
-            for _, said in sorted(self.costs.items())
+        expected_s = (
+            (cost.constant_s + cost.adapter_s) * done.num_steps
+            + cost.decode_s * done.num_decode_tokens
+            + cost.prefill_s * done.num_prefill_tokens
+            + cost.context_s * num_context
         )
-
-
-def step_s(cost: StepCoefficients, load: StepLoad) -> float:
-    """Return the time of a step."""
-    return (
-        cost.constant_s
-        + cost.decode_s * load.num_decode_tokens
-        + cost.prefill_s * load.num_prefill_tokens
-        + cost.context_s * load.num_context_tokens
-        + cost.adapter_s * load.num_adapters
-    )
+        return done.serve_s / expected_s
 
 
 def run_real(arguments: argparse.Namespace) -> RealRun:
@@ -257,14 +261,11 @@ async def _replay(arguments: argparse.Namespace, server: "subprocess.Popen[bytes
             trace, (), filler, WorkloadConfig(scored_share=0.0), arguments.seed
         )
         duration_s = trace[-1].arrived_at_s
-        before = await _work(client)
+        before = await _counts(client)
         # Trained beside the whole trace, its last answers left out: as the simulator counts.
-        after = asyncio.create_task(_work_at(client, clock.now_s() + duration_s, clock))
-        costs: dict[str, list[StepCoefficients]] = {}
-        asking = asyncio.create_task(_ask_costs(client, costs))
+        after = asyncio.create_task(_counts_at(client, clock.now_s() + duration_s, clock))
         records = await replay(requests, ReplayTarget(base_url=url, model=ADAPTER), clock)
-        work = (await after).since(before)
-        asking.cancel()
+        done = (await after).since(before)
     start_s = records[0].arrived_at_s - requests[0].at_s
     moved = [_moved(record, start_s) for record in records]
     (arguments.folder / "records.jsonl").write_text(
@@ -274,20 +275,8 @@ async def _replay(arguments: argparse.Namespace, server: "subprocess.Popen[bytes
         records=moved,
         duration_s=duration_s,
         warm_tokens=before.training_tokens / arguments.replicas,
-        work=work,
-        costs=costs,
+        done=done,
     )
-
-
-async def _ask_costs(client: httpx.AsyncClient, costs: dict[str, list[StepCoefficients]]) -> None:
-    """Note again and again what replicas say of their steps; nothing where there is no front."""
-    while True:
-        answer = await client.get("/cluster")
-        if answer.is_success:
-            for one in answer.json()["replicas"]:
-                said = one["state"]["step_coefficients"]
-                costs.setdefault(one["id"], []).append(StepCoefficients(**said))
-        await asyncio.sleep(ASK_EVERY_S)
 
 
 async def _ready(
@@ -313,22 +302,25 @@ async def _num_serving(client: httpx.AsyncClient, num_replicas: int) -> int:
     return sum(ADAPTER in one["state"]["names"] for one in replicas)
 
 
-async def _work_at(client: httpx.AsyncClient, at_s: float, clock: MonotonicClock) -> Work:
+async def _counts_at(client: httpx.AsyncClient, at_s: float, clock: MonotonicClock) -> Counts:
     await asyncio.sleep(at_s - clock.now_s())
-    return await _work(client)
+    return await _counts(client)
 
 
-async def _work(client: httpx.AsyncClient) -> Work:
+async def _counts(client: httpx.AsyncClient) -> Counts:
     """Return what all replicas have done, from their metrics."""
     text = (await client.get("/metrics")).text
 
     def total(pattern: str) -> float:
-        return sum(map(float, re.findall(rf"^collm_{pattern} (\S+)$", text, re.MULTILINE)))
+        return sum(map(float, re.findall(rf"^{pattern} (\S+)$", text, re.MULTILINE)))
 
-    return Work(
-        training_tokens=total(r"training_tokens_total\S*"),
-        serve_s=total(r'loop_seconds_total\S*work="serve"\S*'),
-        train_s=total(r'loop_seconds_total\S*work="(?:train|evaluate)"\S*'),
+    return Counts(
+        training_tokens=total(r"collm_training_tokens_total\S*"),
+        serve_s=total(r'collm_loop_seconds_total\S*work="serve"\S*'),
+        train_s=total(r'collm_loop_seconds_total\S*work="(?:train|evaluate)"\S*'),
+        num_steps=total(r"collm_steps_total\S*"),
+        num_prefill_tokens=total(r'collm_step_tokens_total\S*phase="prefill"\S*'),
+        num_decode_tokens=total(r'collm_step_tokens_total\S*phase="decode"\S*'),
     )
 
 

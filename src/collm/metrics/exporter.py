@@ -124,6 +124,7 @@ class ReplicaMetrics:
         self.times.add("serve", seconds)
         self.service.observe_step(seconds, prefill_share)
         self._serve_seconds.inc(seconds)
+        self._serving.steps.inc()
         self._prefill_tokens.inc(load.num_prefill_tokens)
         self._decode_tokens.inc(load.num_decode_tokens)
 

@@ -131,6 +131,7 @@ class ServingMetrics(MetricSet):
             "collm_mixed_version_requests_total",
             "Requests whose tokens came from more than one version; any is a defect.",
         ).labels(name)
+        self.steps = self.counter("collm_steps_total", "Steps that served.").labels(name)
         self.step_tokens = self.counter(
             "collm_step_tokens_total",
             "Tokens computed, as they are computed, in `prefill` and `decode`.",

@@ -91,6 +91,7 @@ def test_loop_time_is_split_by_kind_of_work(metrics):
     assert seconds == {"serve": 0.25, "train": 0.5, "evaluate": 0.125, "idle": 1.0}
     assert value(metrics, "collm_quantum_seconds_count", kind="layer_forward") == 1
     assert value(metrics, "collm_step_tokens_total", phase="decode", model_name="tiny") == 3
+    assert value(metrics, "collm_steps_total", model_name="tiny") == 1
 
 
 def test_only_the_latest_promotion_is_shown_as_active(metrics):
