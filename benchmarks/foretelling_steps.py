@@ -53,10 +53,11 @@ def read_steps(path: Path) -> list[Steps]:
     ]
 
 
-def believed(base: Steps) -> Efficiency:
-    """Return what the slow loop believes after it saw the steps of ``base`` and no others."""
+def believed(sizes: Sequence[Steps], base: Steps) -> Efficiency:
+    """Return what the slow loop believes of a token's worth after it saw all steps."""
     noise = NoiseScale()
-    noise.add(base.gradient)
+    for one in sizes:
+        noise.add(one.gradient)
     return Efficiency(noise.phi_tokens, base.tokens_per_step)
 
 

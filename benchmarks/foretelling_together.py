@@ -92,6 +92,7 @@ def _learners(
     return {
         name: LearningState(
             tokens_per_step=found.tokens_per_step,
+            micro_batch_tokens=found.tokens_per_step,
             is_joint=True,
             evaluation=Evaluation(
                 num_tokens=totals.get(name, 0), loss=loss, num_samples=found.num_held_out

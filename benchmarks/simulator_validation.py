@@ -11,8 +11,8 @@ folder keeps profiles, records, the report, and a recording of all that a simula
 `--again recording.json.gz` simulates it alone.
 
 A machine is not as fast at one time as at another. So the trace is simulated twice: as the profile
-says, and as many times as slow as all steps of the run took by their metrics. What comes out depends on luck on either side: simulated figures are means over
-seeds.
+says, and as many times as slow as all steps of the run took by their metrics. What comes out
+depends on luck on either side: simulated figures are means over seeds.
 
 Replicas train for a while before the trace. At first micro-batches still grow, and each promotion
 makes a replica better than the other by more than chance, so that the router sends it all requests

@@ -294,6 +294,8 @@ class LearningState:
 
     tokens_per_step: int
     """Sample tokens of an optimizer step, as its job is configured."""
+    micro_batch_tokens: int
+    """Most sample tokens of a micro-batch, as its job is configured: a step takes whole ones."""
     is_joint: bool
     """Whether it is learned together with other replicas, in rounds."""
     evaluation: Evaluation | None = None

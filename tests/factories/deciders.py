@@ -18,6 +18,7 @@ from collm.pacing.config import Objectives
 from collm.pacing.credit import Credit
 from collm.replica.deciders import DecisionLimits, Surroundings, build_deciders
 from collm.replica.inbox import AddJob, Inbox, JobMessage, Published, Rollback
+from collm.training.config import JobConfig
 from collm.training.events import HeldOutReport
 from collm.types import VersionId
 from factories.archives import InstantArchive, job_record
@@ -84,8 +85,10 @@ class RecordedTrainer:
     def is_paused(self, adapter):
         return adapter in self.paused
 
-    def configured_tokens_per_step(self, adapter):
-        return 30
+    def config(self, adapter):
+        return JobConfig(
+            adapter=adapter, data="clinc150", tokens_per_step=30, micro_batch_tokens=20
+        )
 
     def add_samples(self, adapter, samples):
         self.calls.append(("add samples", adapter, samples))

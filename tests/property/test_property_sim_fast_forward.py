@@ -75,3 +75,14 @@ def test_fast_forward_serves_on_after_a_turn_of_training():
     assert min(first.max_gap_s, second.max_gap_s) > 100.0
     assert first.outcome == second.outcome == "completed"
     assert quick == [first, second]
+
+
+def test_a_turn_that_ends_between_two_polls_is_seen_by_the_next_one():
+    """Polls are sums of 0.2 s, and the border at 120 s falls a little before one of them."""
+    trace = (TraceRow(1.0, 20, 5), TraceRow(120.05, 20, 5), TraceRow(120.15, 20, 5))
+    runs = [
+        simulate(trace, "time-slice", SimConfig(num_replicas=2, fast_forward=fast_forward))
+        for fast_forward in (False, True)
+    ]
+    assert runs[1][2] == runs[0][2]
+    assert runs[1][1] == runs[0][1]

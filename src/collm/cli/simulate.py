@@ -83,8 +83,16 @@ class SimulateOptions:
         ),
     ] = None
     planning: Annotated[
-        bool, typer.Option("--planning", help="Let policy collm plan credit, batches and prices.")
+        bool,
+        typer.Option(
+            "--planning",
+            help="Let policy collm plan traffic, batches and credit, for the first time after a "
+            f"period of {PlanningConfig().period_s:g} s.",
+        ),
     ] = False
+    max_credit: Annotated[
+        float, typer.Option(help="Most credit that planning may grant a replica.")
+    ] = PlanningConfig().max_credit_share
     costs: Annotated[
         Literal["learned", "given"],
         typer.Option(
@@ -125,7 +133,9 @@ class SimulateOptions:
             mix=Mix(num_domains=self.domains, scored_share=self.scored, drift_at_s=self.drift_at),
             warm_tokens=self.warm_tokens,
             rounds=RoundSettings(tokens_per_round=tokens) if tokens > 0 else None,
-            planning=PlanningConfig(policy="adaptive" if self.planning else "none"),
+            planning=PlanningConfig(
+                policy="adaptive" if self.planning else "none", max_credit_share=self.max_credit
+            ),
             faults=tuple(map(_fault, self.fault or ())),
         )
 
@@ -135,6 +145,9 @@ class SimulateOptions:
 def simulate(options: SimulateOptions) -> None:
     """Run policies on the same requests and show their figures, all of them simulated."""
     policies = [find_policy(name) for name in options.policy or ["collm"]]
+    if options.planning and not any(one.is_coordinated for one in policies):
+        coordinated = ", ".join(name for name, one in POLICIES.items() if one.is_coordinated)
+        raise ConfigError(f"--planning needs a policy that is coordinated: {coordinated}")
     reports = run_simulated(options.run(), policies)
     if options.as_json:
         typer.echo(json.dumps([asdict(report) for report in reports], indent=1))

@@ -15,8 +15,9 @@ from collm.sim.simulation import RunEnd, Simulation
 from collm.workload.traces import Trace, load_trace
 from collm.workload.transforms import clip_lengths, scale_time
 
-MAX_DAYS = 7.0
-"""Of observation: a replica trains between requests, quantum by quantum, some of them each second.
+MAX_REPLICA_DAYS = 10.0
+"""Of observation, over all replicas: one trains between requests, quantum by quantum, and a day of
+it takes some minutes.
 """
 
 
@@ -86,7 +87,7 @@ def shape_trace(run: SimulatedRun) -> tuple[Trace, str]:
     """Return the rows to simulate, and in words how they were made.
 
     Raises:
-        ConfigError: It would take longer than ``MAX_DAYS``.
+        ConfigError: It would be longer than ``MAX_REPLICA_DAYS``.
         DataError: The trace cannot be read, or all its requests come at once.
     """
     rows = load_trace(run.trace)[: run.num_requests]
@@ -106,10 +107,12 @@ def shape_trace(run: SimulatedRun) -> tuple[Trace, str]:
     own_per_s = len(trace) / trace[-1].arrived_at_s
     rate_per_s = own_per_s if run.rate_per_s is None else run.rate_per_s
     days = len(trace) / rate_per_s / 86_400.0
-    if days > MAX_DAYS:
+    num_replicas = run.config.num_replicas
+    if days * num_replicas > MAX_REPLICA_DAYS:
         raise ConfigError(
             f"{len(trace)} requests at {rate_per_s:.3g}/s take {days:.3g} days; allowed are at most"
-            f" {MAX_DAYS:g}: give fewer --requests or a higher --rate"
+            f" {MAX_REPLICA_DAYS / num_replicas:.3g} of {num_replicas} replicas: give fewer"
+            " --requests or a higher --rate"
         )
     how = (
         f"{run.trace}, first {len(trace)} rows, {rate_per_s:.3g} requests/s,"

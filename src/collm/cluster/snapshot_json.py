@@ -108,6 +108,7 @@ def _learning(name: str, value: object) -> LearningState:
     found = row["evaluation"]
     return LearningState(
         tokens_per_step=_count(f"{name}.tokens_per_step", row["tokens_per_step"], least=1),
+        micro_batch_tokens=_count(f"{name}.micro_batch_tokens", row["micro_batch_tokens"], least=1),
         is_joint=_typed(f"{name}.is_joint", row["is_joint"], bool),
         evaluation=None if found is None else _evaluation(f"{name}.evaluation", found),
     )

@@ -26,11 +26,14 @@ class LossSum:
     def error(self) -> float | None:
         """The mean's standard error; ``None`` without any loss.
 
-        To the deviations that were found comes one that is as large as the mean: a few losses that
-        happen to be alike say little of the next one.
+        Losses are taken to vary at least as much as they are large: of a task that is nearly
+        learned a few that are all small say little of the next one, which may be of a wrong answer.
         """
         mean = self.mean
         if mean is None:
             return None
-        deviations = max(0.0, self._square - self._count * mean * mean)
-        return math.sqrt(deviations + mean * mean) / self._count
+        square = mean * mean
+        if self._count > 1:
+            deviations = self._square - self._count * square
+            square = max(square, deviations / (self._count - 1))
+        return math.sqrt(square / self._count)

@@ -188,6 +188,7 @@ class Trial:
     def is_proven(self) -> bool:
         """Whether the candidate is better; slices may still be waited for."""
         # Without any finite active loss there is no mean to compare, and anything finite is better.
+        # One has as many as the other.
         active, candidate = self._active.mean, self._candidate.mean
         is_lower = active is None or candidate is None or candidate < active
         return is_lower and self._better.proves(self._config.error)
@@ -313,5 +314,5 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _known(mean: float) -> float | None:
-    return None if math.isnan(mean) else mean
+def _known(number: float) -> float | None:
+    return None if math.isnan(number) else number

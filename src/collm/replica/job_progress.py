@@ -81,8 +81,8 @@ class JobProgress:
         if self.active is None or loss is None:
             return None
         value, error = paper_quality(loss), self.active.error
-        # 1 / CE moves by error / CE²; an error that nobody knows may be as large as the loss.
-        return Quality(value, value if error is None else value * value * error)
+        # An error that nobody knows may be as large as the loss.
+        return Quality(value, value * error / loss if error is not None and loss > 0.0 else value)
 
 
 def checkpoint_metrics(

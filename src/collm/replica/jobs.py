@@ -248,7 +248,8 @@ class JobDesk:
         trainer = self._trainer
         return {
             adapter: LearningState(
-                tokens_per_step=trainer.configured_tokens_per_step(adapter),
+                tokens_per_step=trainer.config(adapter).tokens_per_step,
+                micro_batch_tokens=trainer.config(adapter).micro_batch_tokens,
                 is_joint=trainer.learns_together(adapter),
                 evaluation=self._progress[adapter].evaluation,
             )

@@ -53,7 +53,7 @@ class TrainingShape:
     tokens_per_step: int
     """Tokens of an optimizer step when ``loss`` was fitted."""
     noise_scale_tokens: float
-    """Gradient noise scale: a step of B tokens advances learning as if fewer than B were used."""
+    """Gradient noise scale: what a token of a larger step than ``tokens_per_step`` is worth."""
     tokens_per_row: float = 1.0
     """Sample tokens for each packed one: what samples begin with alike is computed once."""
     evaluate_every: int = 10
@@ -66,7 +66,8 @@ class TrainingShape:
     """What a replica that served nobody trained on; says how well the quanta's times add up, and is
     not simulated by."""
     loss_spread: float = 1.0
-    """Standard deviation over samples of a candidate's loss less the served one's, in nats."""
+    """Standard deviation over samples of a candidate's loss less the served one's, in nats. Also
+    taken for that of a loss itself where it says how sure a quality is; it is not measured."""
 
     @property
     def micro_batch_sample_tokens(self) -> int:

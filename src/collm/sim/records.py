@@ -30,6 +30,8 @@ class RecordOrder:
 
     def release(self, until_s: float) -> None:
         """Pass on what ended up to a time that every replica has come to."""
+        if not self._held:
+            return
         self._held.sort(key=itemgetter(0))
         num_sure = bisect_right(self._held, until_s, key=_end_s)
         sure, self._held = self._held[:num_sure], self._held[num_sure:]

@@ -1,9 +1,11 @@
 """A simulated replica, as its front sees it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from collm.cluster.planning.adapter_estimates import FILLED_SHARE
 from collm.engine.plan import Backlog
 from collm.pacing.config import PacingConfig
 from collm.pacing.quanta import Quantum
@@ -25,6 +27,8 @@ from collm.types import (
 
 _NO_TOTALS = ReplicaTotals()
 _ALMOST = 0.999
+_NUDGE_S = 2e-9
+"""More than what a duty puts between the border of a turn and when it says that it changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +126,10 @@ class SimReplica:
         Holds as long as nobody tells it anything, and its data stay what they are.
         """
         trainer, changes_s = self.learner.trainer, self._parts.duty.changes_s(now_s)
+        changes_s -= _NUDGE_S
         if trainer is None:
             return changes_s
-        # A nudge before the border, for how sums are rounded.
+        # Sums are rounded.
         return min(changes_s, now_s + _ALMOST * trainer.least_s(self._least_s))
 
     def _least_s(self, program: Sequence[Quantum]) -> float:
@@ -225,6 +230,7 @@ class SimReplica:
             return {}
         state = LearningState(
             tokens_per_step=trainer.shape.tokens_per_step,
+            micro_batch_tokens=math.ceil(trainer.shape.micro_batch_sample_tokens / FILLED_SHARE),
             is_joint=not self.learner.is_alone,
             evaluation=trainer.evaluation,
         )

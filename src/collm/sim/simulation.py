@@ -72,6 +72,9 @@ class Simulation:
         final: tuple[float, ...] | None = None,
         deliberation: Deliberation | None = None,
     ) -> None:
+        for fault in config.faults:
+            if fault.replica >= config.num_replicas:
+                raise ConfigError(f"{fault}: there are {config.num_replicas} replicas")
         self._profile = profile
         self._config = config
         self._records = None if on_record is None else RecordOrder(on_record)
@@ -200,10 +203,7 @@ class Simulation:
                 self._dispatcher.lose(replica.name)
 
     def _suffer(self, fault: Fault, now_s: float) -> None:
-        names = list(self.replicas)
-        if fault.replica >= len(names):
-            raise ConfigError(f"{fault}: there are {len(names)} replicas")
-        self.replicas[names[fault.replica]].suffer(fault, now_s)
+        list(self.replicas.values())[fault.replica].suffer(fault, now_s)
 
     def _stand(self, now_s: float) -> RunEnd:
         training_tokens = {}

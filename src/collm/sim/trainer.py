@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from random import Random
 
+from collm.cluster.planning.efficiency import Efficiency
 from collm.gate.allowance import Allowance
 from collm.gate.config import GateConfig
 from collm.metrics.goodput import paper_quality
@@ -37,9 +38,8 @@ Weights = Callable[[float], Sequence[float]]
 class SimTrainer:
     """One adapter's job: micro-batches, optimizer steps and evaluations in their real order.
 
-    What it learns is a number of effective tokens for each domain. A step of B tokens counts as
-    B · (φ + B0) / (φ + B) of them, φ the gradient noise scale and B0 the batch that the loss curve
-    was measured with (McCandlish et al., arXiv 1812.06162).
+    What it learns is a number of effective tokens for each domain, of which a step's tokens count
+    by ``cluster.planning.efficiency``, B₀ being the batch that the loss curve was measured with.
 
     Args:
         profile: Shape of training and loss curve.
@@ -187,8 +187,8 @@ class SimTrainer:
             value = paper_quality(mean_loss(self._loss, self._served, weights))
             self._known = self._served, weights, value
         value = self._known[2]
-        # 1 / CE moves by error / CE², as a replica says.
-        return value, value * value * self._error()
+        # As a replica says: losses vary at least as much as they are large, see ``LossSum``.
+        return value, max(value / math.sqrt(self.shape.evaluation_samples), value**2 * self._error())
 
     def least_s(self, program_s: Callable[[Sequence[Quantum]], float]) -> float:
         """Return the time that passes at least until an evaluation of its own ends.
@@ -224,7 +224,7 @@ class SimTrainer:
 
     def _take_step(self, now_s: float) -> None:
         num_tokens, noise = self._num_pending, self.shape.noise_scale_tokens
-        worth = num_tokens * (noise + self.shape.tokens_per_step) / (noise + num_tokens)
+        worth = num_tokens * Efficiency(noise, self.shape.tokens_per_step).e(num_tokens)
         for domain, weight in enumerate(self._weights(now_s)):
             self.knowledge[domain] += weight * self._num_domains * worth
         num_parts = num_tokens // self.shape.micro_batch_sample_tokens

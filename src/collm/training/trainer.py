@@ -6,6 +6,7 @@ from collm.clock import Clock
 from collm.lora.state import AdapterState
 from collm.pacing.quanta import Quantum
 from collm.training.base_version import BaseVersion
+from collm.training.config import JobConfig
 from collm.training.events import TrainingEvent
 from collm.training.feedback_watch import FeedbackWatch
 from collm.training.job import Job
@@ -136,9 +137,9 @@ class Trainer:
         """Return whether ``adapter`` rests."""
         return adapter in self._paused
 
-    def configured_tokens_per_step(self, adapter: str) -> int:
-        """Return the sample tokens of a step of ``adapter``'s, whatever is allotted."""
-        return self._jobs[adapter].config.tokens_per_step
+    def config(self, adapter: str) -> JobConfig:
+        """Return how ``adapter``'s job is configured, whatever is allotted."""
+        return self._jobs[adapter].config
 
     def request_snapshots(self) -> None:
         """Ask every job for a snapshot as of its last step."""

@@ -27,7 +27,7 @@ def test_one_loss_may_be_off_by_as_much_as_it_is_large() -> None:
 
 
 def test_losses_that_happen_to_be_alike_are_not_taken_for_sure() -> None:
-    assert summed([0.5] * 10).error == pytest.approx(0.05)
+    assert summed([0.5] * 16).error == pytest.approx(0.125)
 
 
 def test_error_is_the_spread_of_means() -> None:

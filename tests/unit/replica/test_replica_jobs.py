@@ -79,7 +79,9 @@ def baseline(number, loss, num_samples):
 
 def test_evaluation_is_a_point_where_training_was_when_the_shadow_was_copied():
     world = World()
-    assert state(world) == LearningState(tokens_per_step=30, is_joint=False)
+    assert state(world) == LearningState(
+        tokens_per_step=30, micro_batch_tokens=20, is_joint=False
+    )
     world.learner.handle([step(number) for number in range(1, 6)])
     world.learner.handle([held_out_report(step=3, loss=1.5)])
     assert state(world).evaluation == Evaluation(num_tokens=90, loss=1.5, num_samples=3)
@@ -97,7 +99,7 @@ def test_a_quality_is_as_sure_as_the_loss_it_was_made_from():
     world = World()
     world.learner.handle([baseline(0, 0.5, 8)])
     quality = world.deciders.jobs.qualities()["a"]
-    assert (quality.value, quality.noise) == (2.0, 4.0 * 0.125)
+    assert (quality.value, quality.noise) == (2.0, 2.0 * 0.25)
 
 
 def test_paused_job_does_not_learn():

@@ -23,8 +23,12 @@ _QUICK = 0.25
 window counts, and where few do, such a rate is mostly chance."""
 _FIT_POINTS = 4
 """Points from which on the curve rests on what was measured, and can weigh a round."""
-_BATCH_FACTORS = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Tokens per step to choose from, relative to what the operator set."""
+_BATCH_FACTORS = (1, 2, 4, 8)
+"""Tokens per step to choose from, relative to what the operator set: not fewer, for which the
+learning rate would be too high."""
+FILLED_SHARE = 0.97
+"""Of the most tokens that a micro-batch may have, those that it has: the next sample did not fit.
+"""
 _NOTHING = AdapterTotals()
 
 
@@ -54,6 +58,8 @@ class AdapterEstimates:
         self._learners: Mapping[str, LearningState] = {}
         self._base_tokens = 0
         """Tokens of a step as the operator set them; 0 before anybody learned."""
+        self._micro_batch_tokens = 1.0
+        """Usual ones."""
         self._is_joint = False
         self._num_weighed = 0
         """Rounds that the discounts have learned from."""
@@ -78,14 +84,14 @@ class AdapterEstimates:
     @property
     def efficiency(self) -> Efficiency:
         """What a token is worth by the size of its step."""
-        return Efficiency(self._noise.phi_tokens, self._base_tokens)
+        return Efficiency(self._noise.phi_tokens, self._base_tokens, self._micro_batch_tokens)
 
     @property
     def batch_choices(self) -> tuple[int, ...]:
         """The tokens per step that replicas may be told; none if nobody learns."""
         if not self._learners:
             return ()
-        return tuple(max(1, round(factor * self._base_tokens)) for factor in _BATCH_FACTORS)
+        return tuple(factor * self._base_tokens for factor in _BATCH_FACTORS)
 
     def discount(self, replica_id: str) -> float:
         """Return what a token of a replica is worth to all that profit from it."""
@@ -97,6 +103,8 @@ class AdapterEstimates:
         """Note who learns the adapter from now on."""
         if learners:
             self._base_tokens = min(one.tokens_per_step for one in learners.values())
+            most_tokens = min(one.micro_batch_tokens for one in learners.values())
+            self._micro_batch_tokens = FILLED_SHARE * most_tokens
             self._is_joint = any(one.is_joint for one in learners.values())
         if learners.keys() != self._learners.keys() and not self._num_weighed:
             self._discount = Discount(sorted(learners))

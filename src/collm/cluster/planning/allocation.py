@@ -72,7 +72,10 @@ class Allocation:
     """By replica."""
     objective: Objective
     alternatives: tuple[Alternative, ...] = ()
-    """What else was looked at, the chosen one's own way included; the best total is the chosen."""
+    """What was looked at, the chosen one included."""
+    chosen: str = ""
+    """Name of the chosen one: the best, or else traffic as it is where that is not worth moving for.
+    """
 
     def credit_share(self, replica_id: str) -> float:
         """Return a replica's credit over all adapters."""

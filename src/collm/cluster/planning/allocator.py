@@ -21,7 +21,7 @@ _PASSES_FINE = 8
 _PASSES_COARSE = 3
 _ENOUGH = 1e-4
 """Share of the objective that another round of the search must gain to be followed by one more."""
-_MOVE_SHARE = 0.05
+MOVE_SHARE = 0.05
 """Of the objective, what other traffic must gain: requests under way end where they are, and for
 much of a round a replica that was left to training trains no more than before."""
 _MEMBER_SHARE = 0.05
@@ -108,17 +108,17 @@ class _Search:
         self._capacity = capacity
         self._is_fine = not ledger.is_coarse
         self._alternatives: list[Alternative] = []
-        self._best: tuple[float, list[Change]] | None = None
+        self._best: tuple[Alternative, list[Change]] | None = None
 
     def consider(self, name: str, shares: Shares, steps: Sequence[Callable[[], None]]) -> None:
         """Go a way from these shares, and note where it led."""
         self._ledger.reset(shares)
         for step in steps:
             step()
-        total = self._ledger.total
-        self._alternatives.append(Alternative(name, total))
-        if self._best is None or total > self._best[0]:
-            self._best = (total, self._ledger.save())
+        found = Alternative(name, self._ledger.total)
+        self._alternatives.append(found)
+        if self._best is None or found.total > self._best[0].total:
+            self._best = (found, self._ledger.save())
 
     def stay(self, name: str, shares: Shares, steps: Sequence[Callable[[], None]]) -> None:
         """Go this way unless the best one is worth moving for; call it after all others."""
@@ -126,8 +126,8 @@ class _Search:
         best, first = self._best, self._alternatives[0].total
         self._best = None
         self.consider(name, shares, steps)
-        total = self._alternatives[-1].total
-        if total < first or total + _MOVE_SHARE * abs(best[0]) < best[0]:
+        total, most = self._alternatives[-1].total, best[0].total
+        if total < first or total + MOVE_SHARE * abs(most) < most:
             self._best = best
 
     def train_by_value(self) -> None:
@@ -182,6 +182,7 @@ class _Search:
             },
             objective=ledger.objective(),
             alternatives=tuple(self._alternatives),
+            chosen=self._best[0].name,
         )
 
 

@@ -1,5 +1,6 @@
 """What the size of an optimizer step does: to what a token teaches, and to tokens per second."""
 
+import math
 from dataclasses import dataclass
 
 from collm.pacing.online import OnlineCost
@@ -16,23 +17,31 @@ _PRIOR_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """What a token of a large step teaches beside one of a small step.
+    """What a token of a large step teaches beside one of a small step, at one learning rate.
 
-    ``e(B) = (φ + B₀) / (φ + B)``: tokens that reach the same loss need ``1 + φ / B`` steps for one
-    step of the whole gradient, each of B tokens.
-
-    Source: McCandlish et al., arXiv 1812.06162, equation 2.11; Pollux (Qiao et al., OSDI 2021),
-    equation 7.
+    ``e(B) = √(B₀ (φ + B₀) / (B (φ + B)))``. Adam divides a step's gradient by its usual size, which
+    is ``|G| √(1 + φ / B)``, φ the gradient noise scale. So a step goes ``1 / √(1 + φ / B)`` as far
+    along the gradient as one without noise, and a token of it a B-th of that. Where the learning
+    rate is chosen anew for every B, larger steps lose less, ``(φ + B₀) / (φ + B)`` (McCandlish et
+    al., arXiv 1812.06162, equation 2.11; Pollux, Qiao et al., OSDI 2021, equation 7); here it is
+    the operator's.
     """
 
     phi_tokens: float
     """Gradient noise scale φ."""
     base_tokens: float
     """B₀, the step at which a token counts as one."""
+    micro_batch_tokens: float = 1.0
+    """Usual tokens of a micro-batch: a step takes whole ones, until it has enough."""
 
     def e(self, batch_tokens: float) -> float:
         """Return the worth of a token in steps of ``batch_tokens``, above 0."""
-        return (self.phi_tokens + self.base_tokens) / (self.phi_tokens + batch_tokens)
+        phi, base, batch = self.phi_tokens, self._taken(self.base_tokens), self._taken(batch_tokens)
+        return math.sqrt(base * (phi + base) / (batch * (phi + batch)))
+
+    def _taken(self, batch_tokens: float) -> float:
+        """Return the tokens of a step that is to have at least so many."""
+        return self.micro_batch_tokens * math.ceil(batch_tokens / self.micro_batch_tokens)
 
 
 class Throughput:

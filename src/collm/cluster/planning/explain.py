@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from collm.cluster.planning.allocation import Allocation, Alternative
+from collm.cluster.planning.allocator import MOVE_SHARE
 from collm.cluster.planning.ledger import Change, Ledger
 from collm.cluster.planning.problem import AllocationProblem
 
@@ -23,6 +24,7 @@ def describe(problem: AllocationProblem, allocation: Allocation) -> dict[str, An
             "total": allocation.objective.total,
         },
         "alternatives": [asdict(one) for one in allocation.alternatives],
+        "chosen": allocation.chosen,
         "adapters": {
             name: {
                 "arrivals_per_s": terms.arrivals_per_s,
@@ -105,6 +107,7 @@ def explain(problem: AllocationProblem, allocation: Allocation, replica_id: str)
         "deciding": None if closest is None else closest.name,
         "text": [
             *_traffic_lines(content, own, shares),
+            *_stay_lines(allocation),
             *_training_lines(content, own),
             *_price_lines(own),
             *_alternative_lines(others, total),
@@ -193,6 +196,18 @@ def _traffic_lines(
     ]
 
 
+def _stay_lines(allocation: Allocation) -> list[str]:
+    """Say where traffic was kept for its own sake."""
+    best = max(allocation.alternatives, key=lambda one: one.total)
+    chosen = next(one for one in allocation.alternatives if one.name == allocation.chosen)
+    if chosen.total == best.total:
+        return []
+    return [
+        f"{chosen.name}: {best.name} would be worth {best.total - chosen.total:.2f} more, and other "
+        f"traffic must be worth {MOVE_SHARE:.0%} more, as requests end where they are"
+    ]
+
+
 def _training_lines(content: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
     lines = []
     for adapter, grant in own["grants"].items():
@@ -213,7 +228,7 @@ def _training_lines(content: Mapping[str, Any], own: Mapping[str, Any]) -> list[
 def _price_lines(own: Mapping[str, Any]) -> list[str]:
     return [
         f"price: a second of its work costs {own['price']:.3f} in what its other requests and its "
-        "training lose"
+        "training lose; the router follows shares, and prices for adapters that have none"
     ]
 
 

@@ -33,9 +33,9 @@ class Qualities:
                 key = adapter, snapshot.active.get(adapter)
                 value = max(stated, _LEAST_QUALITY)
                 noise = max(snapshot.quality_noise.get(adapter, 0.0), _LEAST_NOISE)
-                num_samples = (value / noise) ** 2
+                weight = (value / noise) ** 2
                 total, losses = sums.get(key, (0.0, 0.0))
-                sums[key] = total + num_samples, losses + num_samples / value
+                sums[key] = total + weight, losses + weight / value
         self._by_version = {key: total / losses for key, (total, losses) in sums.items()}
         by_adapter: dict[str, list[float]] = {}
         for (adapter, _), value in self._by_version.items():

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -79,3 +80,16 @@ def test_words_say_what_is_owed_and_what_is_not_known(solved):
 def test_explaining_changes_nothing(solved):
     case, allocation = solved
     assert explain(case, allocation, "r2") == explain(case, allocation, "r2")
+
+
+def test_words_say_where_traffic_stays_although_another_would_be_a_little_better(solved):
+    case, allocation = solved
+    assert allocation.chosen == max(allocation.alternatives, key=lambda one: one.total).name
+    even = dict.fromkeys(case.replicas, 1.0 / 3.0)
+    kept = replace(case, traffic={"a": even, "b": even})
+    stays = Allocator().solve(kept)
+    best = max(stays.alternatives, key=lambda one: one.total)
+    assert stays.chosen == "traffic as it is" != best.name
+    line = f"{best.name} would be worth {best.total - stays.objective.total:.2f} more"
+    assert line in "\n".join(explain(kept, stays, "r1")["text"])
+    assert describe(kept, stays)["chosen"] == "traffic as it is"

@@ -8,8 +8,38 @@ from collm.cluster.planning.efficiency import Efficiency, Throughput
 def test_a_token_of_the_base_step_counts_as_one_and_larger_steps_pay_less():
     efficiency = Efficiency(phi_tokens=1_000.0, base_tokens=500.0)
     assert efficiency.e(500.0) == 1.0
-    assert efficiency.e(2_000.0) == pytest.approx(0.5)
+    assert efficiency.e(2_000.0) == pytest.approx((500 * 1_500 / (2_000 * 3_000)) ** 0.5)
     assert efficiency.e(100.0) > 1.0
+
+
+def test_where_noise_is_all_a_token_is_worth_one_over_the_root_of_the_step():
+    assert Efficiency(1e9, 500.0).e(2_000.0) == pytest.approx(0.5, rel=1e-5)
+
+
+def test_steps_are_of_whole_micro_batches():
+    efficiency = Efficiency(3_000.0, base_tokens=512.0, micro_batch_tokens=1_000.0)
+    assert efficiency.e(512.0) == efficiency.e(256.0) == efficiency.e(1_000.0) == 1.0
+    assert efficiency.e(1_024.0) == efficiency.e(2_000.0) < 0.7
+
+
+def test_worth_is_that_of_steps_along_a_made_up_gradient():
+    """Adam's step is as long whatever the batch; the share of it along the gradient is not."""
+    random, size, phi = Random(0), 400, 800.0
+    gradient = [random.gauss(0.0, 1.0) for _ in range(size)]
+    norm = sum(one * one for one in gradient) ** 0.5
+    spread = norm * (phi / size) ** 0.5
+
+    def progress_a_token(batch: float) -> float:
+        found = 0.0
+        for _ in range(200):
+            noisy = [one + random.gauss(0.0, spread / batch**0.5) for one in gradient]
+            usual = sum(one * one for one in noisy) ** 0.5
+            found += sum(a * b for a, b in zip(gradient, noisy, strict=True)) / (norm * usual)
+        return found / 200 / batch
+
+    efficiency, base = Efficiency(phi, 100.0), progress_a_token(100.0)
+    for batch in (200.0, 800.0, 3_200.0):
+        assert progress_a_token(batch) / base == pytest.approx(efficiency.e(batch), rel=0.05)
 
 
 def test_without_noise_a_tokens_worth_is_one_over_the_step():
