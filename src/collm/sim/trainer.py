@@ -188,7 +188,9 @@ class SimTrainer:
             self._known = self._served, weights, value
         value = self._known[2]
         # As a replica says: losses vary at least as much as they are large, see ``LossSum``.
-        return value, max(value / math.sqrt(self.shape.evaluation_samples), value**2 * self._error())
+        return value, max(
+            value / math.sqrt(self.shape.evaluation_samples), value**2 * self._error()
+        )
 
     def least_s(self, program_s: Callable[[Sequence[Quantum]], float]) -> float:
         """Return the time that passes at least until an evaluation of its own ends.

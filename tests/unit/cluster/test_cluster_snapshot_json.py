@@ -111,7 +111,9 @@ def learning_snapshot():
     evaluation = Evaluation(num_tokens=700, loss=1.5, num_samples=12)
     return make_snapshot(
         learning={
-            "a": LearningState(tokens_per_step=512, micro_batch_tokens=256, is_joint=True, evaluation=evaluation),
+            "a": LearningState(
+                tokens_per_step=512, micro_batch_tokens=256, is_joint=True, evaluation=evaluation
+            ),
             "b": LearningState(tokens_per_step=768, micro_batch_tokens=1024, is_joint=False),
         }
     )

@@ -79,9 +79,7 @@ def baseline(number, loss, num_samples):
 
 def test_evaluation_is_a_point_where_training_was_when_the_shadow_was_copied():
     world = World()
-    assert state(world) == LearningState(
-        tokens_per_step=30, micro_batch_tokens=20, is_joint=False
-    )
+    assert state(world) == LearningState(tokens_per_step=30, micro_batch_tokens=20, is_joint=False)
     world.learner.handle([step(number) for number in range(1, 6)])
     world.learner.handle([held_out_report(step=3, loss=1.5)])
     assert state(world).evaluation == Evaluation(num_tokens=90, loss=1.5, num_samples=3)

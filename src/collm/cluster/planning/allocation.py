@@ -74,8 +74,7 @@ class Allocation:
     alternatives: tuple[Alternative, ...] = ()
     """What was looked at, the chosen one included."""
     chosen: str = ""
-    """Name of the chosen one: the best, or else traffic as it is where that is not worth moving for.
-    """
+    """Name of the chosen one: the best, or traffic as it is where that is not worth moving for."""
 
     def credit_share(self, replica_id: str) -> float:
         """Return a replica's credit over all adapters."""

@@ -203,8 +203,8 @@ def _stay_lines(allocation: Allocation) -> list[str]:
     if chosen.total == best.total:
         return []
     return [
-        f"{chosen.name}: {best.name} would be worth {best.total - chosen.total:.2f} more, and other "
-        f"traffic must be worth {MOVE_SHARE:.0%} more, as requests end where they are"
+        f"{chosen.name}: {best.name} would be worth {best.total - chosen.total:.2f} more, and "
+        f"other traffic must be worth {MOVE_SHARE:.0%} more, as requests end where they are"
     ]
 
 

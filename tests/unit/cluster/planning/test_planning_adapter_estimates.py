@@ -29,7 +29,10 @@ class World:
     def learners(self):
         return {
             name: LearningState(
-                tokens_per_step=512, micro_batch_tokens=256, is_joint=self.is_joint, evaluation=self.evaluations.get(name)
+                tokens_per_step=512,
+                micro_batch_tokens=256,
+                is_joint=self.is_joint,
+                evaluation=self.evaluations.get(name),
             )
             for name in self.names
         }

@@ -45,7 +45,10 @@ class Fleet:
             ),
             "learning": {
                 ADAPTER: LearningState(
-                    tokens_per_step=512, micro_batch_tokens=256, is_joint=self.is_joint, evaluation=evaluation
+                    tokens_per_step=512,
+                    micro_batch_tokens=256,
+                    is_joint=self.is_joint,
+                    evaluation=evaluation,
                 )
             },
         }
