@@ -1,7 +1,5 @@
 """A recorded run of one replica, each window foretold from those before it. No torch."""
 
-import gzip
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from collm.cluster.planning.replica_estimates import ReplicaEstimates
 from collm.cluster.planning.windows import Window, WindowBook
 from collm.cluster.snapshot_json import from_json, to_json
 from collm.types import AdapterTotals, ReplicaSnapshot
+from packed import read_packed, write_packed
 
 _TARGET_SHARE = 0.95
 _HALF_LIFE_S = 120.0
@@ -97,13 +96,12 @@ def write_recording(snapshots: Sequence[ReplicaSnapshot], path: Path, **about: A
         {"taken_at_s": round(one.taken_at_s - start_s, 3), "state": to_json(one)}
         for one in snapshots
     ]
-    text = json.dumps({**about, "snapshots": rows}, separators=(",", ":"))
-    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+    write_packed({**about, "snapshots": rows}, path)
 
 
 def read_recording(path: Path) -> list[ReplicaSnapshot]:
     """Return the snapshots of a recorded run, in order."""
-    value = json.loads(gzip.decompress(path.read_bytes()))
+    value = read_packed(path)
     return [
         from_json(row["state"], url="", taken_at_s=row["taken_at_s"]) for row in value["snapshots"]
     ]

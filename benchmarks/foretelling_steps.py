@@ -5,8 +5,6 @@ scale, which training measures on its way. What it is held against is losses on 
 nobody learned from.
 """
 
-import gzip
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from collm.cluster.planning.efficiency import Efficiency
 from collm.cluster.planning.noise_scale import NoiseScale
 from collm.types import GradientSums
 from foretelling_together import tokens_in_one_place
+from packed import read_packed, write_packed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,20 +35,18 @@ class Steps:
 
 def write_steps(sizes: Sequence[Steps], path: Path, **about: Any) -> None:
     """Write a run, gzipped; ``about`` says where it comes from."""
-    text = json.dumps({**about, "sizes": [asdict(one) for one in sizes]}, separators=(",", ":"))
-    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+    write_packed({**about, "sizes": [asdict(one) for one in sizes]}, path)
 
 
 def read_steps(path: Path) -> list[Steps]:
     """Return a recorded run, the smallest steps first."""
-    value = json.loads(gzip.decompress(path.read_bytes()))
     return [
         Steps(
             tokens_per_step=one["tokens_per_step"],
             curve=[(num_tokens, loss) for num_tokens, loss in one["curve"]],
             gradient=GradientSums(**one["gradient"]),
         )
-        for one in value["sizes"]
+        for one in read_packed(path)["sizes"]
     ]
 
 

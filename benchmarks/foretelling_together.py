@@ -5,8 +5,6 @@ report: losses on questions that no member has, and one adapter that learned fro
 samples in one place.
 """
 
-import gzip
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 from collm.cluster.planning.adapter_estimates import AdapterEstimates
 from collm.types import AdapterTotals, Evaluation, LearningState
+from packed import read_packed, write_packed
 
 _HALF_LIFE_S = 120.0
 
@@ -47,13 +46,12 @@ class Together:
 
 def write_together(found: Together, path: Path, **about: Any) -> None:
     """Write a run, gzipped; ``about`` says where it comes from."""
-    text = json.dumps({**about, **asdict(found)}, separators=(",", ":"))
-    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+    write_packed({**about, **asdict(found)}, path)
 
 
 def read_together(path: Path) -> Together:
     """Return a recorded run."""
-    value = json.loads(gzip.decompress(path.read_bytes()))
+    value = read_packed(path)
     return Together(
         tokens_per_step=value["tokens_per_step"],
         num_held_out=value["num_held_out"],

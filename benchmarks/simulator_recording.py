@@ -1,6 +1,5 @@
 """A real run that the simulator is held to, kept in a file; and the same run simulated."""
 
-import gzip
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from collm.sim.policies import find_policy
 from collm.sim.profile import Profile, parse_profile
 from collm.sim.requests import SimRequest
 from collm.sim.simulation import Simulation
+from packed import read_packed, write_packed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +63,12 @@ class Recording:
     def save(self, file: Path) -> None:
         """Write it to a packed JSON file."""
         value = asdict(self) | {"profile": json.loads(self.profile.to_json())}
-        with gzip.GzipFile(file, "wb", mtime=0) as packed:
-            packed.write(json.dumps(value).encode())
+        write_packed(value, file)
 
 
 def load_recording(file: Path) -> Recording:
     """Read what ``save`` wrote."""
-    value = json.loads(gzip.decompress(file.read_bytes()))
+    value = read_packed(file)
     return Recording(
         profile=parse_profile(json.dumps(value["profile"]), str(file)),
         num_replicas=value["num_replicas"],
